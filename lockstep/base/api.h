@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#if __cplusplus < 202002L  // A missing file ends the compilation; after #error, compilers continue.
+#if __cplusplus < 202002L  // #error would not end the compilation.
 #include "Lockstep needs C++20: compile with -std=c++20, or set(CMAKE_CXX_STANDARD 20) in CMake"
 #endif
 

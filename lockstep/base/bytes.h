@@ -1,4 +1,4 @@
-// Encodes and decodes little-endian numbers and length-prefixed text for the network.
+// Encodes and decodes little-endian numbers and length-prefixed text.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -43,7 +43,7 @@ class ByteWriter {
   std::string bytes_;
 };
 
-// Returns views into the given bytes. Errors: corrupt when they do not have the requested form.
+// Returns views into the given bytes. Errors: corrupt.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : bytes_(bytes) {}

@@ -12,22 +12,21 @@ namespace lockstep {
 
 struct Compression {
   std::string_view magic;
-  std::string_view description;  // "compressed by gzip".
-  std::string_view remedy;       // "gunzip it".
+  std::string_view description;
+  std::string_view remedy;
 
   // Checks the bytes after the magic number; null if that suffices.
   bool (*confirms)(std::string_view bytes) = nullptr;
 };
 
-// Expects "BZh", the level, and the magic number of a block or of the end: a text may also begin
-// with "BZh".
+// "BZh", the level, and the magic number of a block or of the end. Text may also begin with "BZh".
 inline bool confirms_bzip2(std::string_view bytes) {
   return bytes.size() >= 10 && bytes[3] >= '1' && bytes[3] <= '9' &&
          (bytes.substr(4, 6) == "1AY&SY" || bytes.substr(4, 6) == "\x17\x72\x45\x38\x50\x90");
 }
 
 // Bytes 5 to 12 are the decompressed size: all ones if unknown, otherwise below 2^38, liblzma's
-// limit. The magic number does not suffice: tokens may begin with it.
+// limit. `magic` alone might be tokens.
 inline bool confirms_lzma(std::string_view bytes) {
   if (bytes.size() < 13 || bytes[4] != '\0') return false;
   std::uint64_t size = 0;
@@ -35,8 +34,8 @@ inline bool confirms_lzma(std::string_view bytes) {
   return size == ~std::uint64_t{0} || size < std::uint64_t{1} << 38;
 }
 
-// The magic number of gzip includes the third byte, deflate, which is its only method, as in
-// Python's tarfile. Literals that contain zeros have explicit lengths.
+// gzip's third byte is deflate, its only method, as in Python's tarfile. Literals with zeros have
+// explicit lengths.
 inline constexpr Compression compressions[]{
     {"\x1f\x8b\x08", "compressed by gzip", "gunzip it"},
     {"BZh", "compressed by bzip2", "bunzip2 it", confirms_bzip2},
@@ -45,7 +44,6 @@ inline constexpr Compression compressions[]{
     {{"\xfd\x37zXZ\0", 6}, "compressed by xz", "unxz it"},
     {{"\x5d\0\0\x80", 4}, "compressed by lzma", "unlzma it", confirms_lzma}};
 
-// Null if a file with these first bytes is not compressed.
 inline const Compression* compression_of(std::span<const std::byte> beginning) {
   const std::string_view bytes(reinterpret_cast<const char*>(beginning.data()), beginning.size());
   for (const Compression& each : compressions)

@@ -4,12 +4,11 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <csignal>
 #include <cstring>
 #include <system_error>
 #include <utility>
 
-#include "lockstep/base/signal_names.h"
+#include "lockstep/base/message_parts.h"
 #include "lockstep/base/text.h"
 
 namespace lockstep {
@@ -22,35 +21,6 @@ std::string compose(Fault fault, std::string_view message, std::source_location 
                      ours == path.npos ? path : path.substr(ours), where.line());
 }
 
-std::string signal_text(const Failure& failure) {
-  return fmt::format("was killed by signal {} ({}{})", *failure.signal,
-                     signal_name(*failure.signal),
-                     failure.oom.value_or(false) ? ", out of memory" : "");
-}
-
-// Removes final punctuation, because the message continues after `text`.
-std::string_view without_end(std::string_view text) {
-  const auto last = text.find_last_not_of(" \n\r\t.,;:");
-  return last == text.npos ? text : text.substr(0, last + 1);
-}
-
-std::string cause(const Failure& failure) {
-  // An uncaught exception ends the process with SIGABRT.
-  const bool another_signal = failure.signal && failure.signal != SIGABRT;
-  if (!failure.what.empty())
-    return fmt::format("{} an exception: {}",
-                       another_signal ? signal_text(failure) + " after" : "ended with",
-                       without_end(failure.what));
-  if (failure.signal) return signal_text(failure);
-  if (failure.exit_code)
-    return describe_exit_code(*failure.exit_code) + " without destroy_process_group()";
-  if (failure.left) return "left its group before the others";
-  if (!failure.connection.empty())
-    return fmt::format("was lost: {}", without_end(failure.connection));
-  return "died of an unknown cause";
-}
-
-// For running ranks.
 std::string describe_break(const Failure& failure) {
   if (failure.fault == Fault::mismatch)
     return fmt::format("ranks disagree in {}: {}", failure.call, failure.what);
@@ -93,17 +63,11 @@ std::optional<Fault> fault_named(std::string_view name) {
   return std::nullopt;
 }
 
-// A rank's text is untrusted: remove control characters that would move a terminal's cursor.
+// Control characters could move a terminal's cursor.
 std::string describe(const Failure& failure) {
   if (failure.fault) return clean_text(describe_break(failure));
-  std::string text = fmt::format("rank {} (pid {} on {}) {}", failure.rank, failure.pid,
-                                 failure.host, cause(failure));
-  if (!failure.operation.empty())
-    text += fmt::format(", last seen in {} #{}", failure.operation, failure.sequence);
-  if (failure.peer)
-    text +=
-        fmt::format(" {} of group {}", other_end(failure.operation, *failure.peer), failure.group);
-  return clean_text(text);
+  return clean_text(fmt::format("rank {} (pid {} on {}) {}{}", failure.rank, failure.pid,
+                                failure.host, describe_end(failure), describe_last_call(failure)));
 }
 
 Error::Error(Fault fault, std::string_view message, std::source_location where)

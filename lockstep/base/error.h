@@ -1,7 +1,7 @@
-// Reports failures by one exception type, Error.
+// Error: the library's one exception type. Its Fault defines what the caller should do next.
 //
-// Its Fault defines what the caller should do next. The library never ends the process; a program
-// that ends with an Error takes its exit code from exit_code_of().
+// The library never ends the process. After an Error, a program should exit with exit_code_of(), as
+// record() does.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,47 +20,47 @@
 namespace lockstep {
 
 enum class Fault {
-  misuse,       // The call is wrong on every attempt: fix the program.
+  misuse,       // The call fails on every attempt: fix the program.
   mismatch,     // Ranks make different calls: fix the program.
-  unsupported,  // This backend cannot do it: choose another one.
+  unsupported,  // This backend, device or type cannot do it: choose another.
   timeout,      // The deadline passed; peers may be slow or gone.
-  peer_lost,    // A peer died or left: end this rank and restart the job. failure() has the rank;
-                // it is empty if the peer is not a rank.
-  aborted,      // A rank, possibly this one, left or aborted the group during the call.
+  peer_lost,    // A peer died or left: end this rank and restart the job. failure() or ranks()
+                // has the rank, if it is known.
+  aborted,      // A rank, possibly this one, failed, or left or aborted the group.
   corrupt,      // A file or message is damaged: use another.
   system,       // A system call failed; what() has its error.
-  bug,          // This library broke its own invariant: report it and end the rank.
+  bug,          // An invariant of this library is broken: report it and end the rank.
 };
 
 LOCKSTEP_API std::string_view name(Fault fault);
-LOCKSTEP_API std::optional<Fault> fault_named(std::string_view name);  // Empty for another text.
+LOCKSTEP_API std::optional<Fault> fault_named(std::string_view name);  // Empty for other text.
 
-// Describes a lost rank, or running ranks that made a call of other ranks fail.
+// A lost rank, or running ranks that made a call of other ranks fail.
 struct Failure {
   int rank = -1;
   std::string host = {};
   int pid = 0;
-  std::optional<int> exit_code = {};  // Set if it exited without destroy_process_group().
-  std::optional<int> signal = {};     // Set if a signal ended it. Both are empty if unknown.
+  std::optional<int> exit_code = {};  // Set if it exited.
+  std::optional<int> signal = {};     // Set if a signal ended it. Neither is set if unknown.
   std::optional<bool> oom = {};       // Whether the OOM killer ended it; empty if unknown.
-  std::string operation = {};         // Its last operation, such as "all_reduce".
-  std::uint64_t sequence = 0;         // That operation's number in its group, from 1.
-  std::optional<int> peer = {};       // The other rank of a message, in that group; -1: any.
+  std::string operation = {};         // The last one, such as "all_reduce".
+  std::uint64_t sequence = 0;         // The operation's number in its group, from 1.
+  std::optional<int> peer = {};       // The message's other rank in that group; -1: any.
   std::string group = {};
-  std::string what = {};        // Type and text of the exception that ended it; empty if unknown.
-  std::string connection = {};  // How the connection to its host ended; the cause is then unknown.
-  int detected_by = -1;         // Rank that detected it first; -1 for the launcher.
-  bool left = false;            // The rank aborted its group but still runs.
+  std::string what = {};        // Type and text of the exception that ended it, if known.
+  std::string connection = {};  // How the connection to its host ended, if no other cause is known.
+  int detected_by = -1;         // First to detect the failure; -1: the launcher.
+  bool left = false;            // Left its group before the others.
 
-  // Set if the ranks still run. `timeout`: they did not join `call`; `what` has who waited and how
-  // long. `mismatch`: their call differs; `what` has who called what. If the mismatching ranks are
-  // unknown, `ranks` is empty and `rank` is -1.
+  // Set if the ranks still run. `timeout`: they did not join `call`; `what` lists the waiting ranks
+  // and times. `mismatch`: their call differs; `what` lists the calls. `ranks` is empty and `rank`
+  // is -1 if the ranks are unknown.
   std::optional<Fault> fault = {};
-  std::vector<int> ranks = {};  // In order; `rank` is the first.
+  std::vector<int> ranks = {};  // Ascending; `rank` is the first.
   std::string call = {};        // "all_reduce #812 of group world".
 };
 
-// Returns one line; control characters in a rank's text are replaced. Example:
+// One line, with control characters replaced:
 //   rank 1 (pid 4242 on node3) was killed by signal 9 (SIGKILL), last seen in all_reduce #812
 LOCKSTEP_API std::string describe(const Failure& failure);
 
@@ -69,18 +69,17 @@ class LOCKSTEP_API Error : public std::runtime_error {
   Error(Fault fault, std::string_view message,
         std::source_location where = std::source_location::current());
 
-  // `ranks` caused the fault; see ranks().
   Error(Fault fault, std::string_view message, std::vector<int> ranks,
         std::source_location where = std::source_location::current());
 
-  // Fault::peer_lost. The message is `context` and describe(failure).
+  // Fault::peer_lost; the message is `context` and describe(failure).
   Error(std::string_view context, Failure failure,
         std::source_location where = std::source_location::current());
 
   Fault fault() const { return fault_; }
   const std::optional<Failure>& failure() const { return failure_; }
 
-  // The group's ranks that caused the fault, in order; empty when unknown. Timeout: those that did
+  // The group's ranks that caused the fault, ascending; empty when unknown. Timeout: those that did
   // not join the call. Mismatch: those whose call differs from the majority's, or all without a
   // majority. Peer lost: those that left; failure() has the one that died.
   const std::vector<int>& ranks() const { return ranks_; }
@@ -91,8 +90,8 @@ class LOCKSTEP_API Error : public std::runtime_error {
   std::optional<Failure> failure_;
 };
 
-// require() checks the caller's arguments, check() this library's own invariants, in release builds
-// too.
+// require() checks the caller's arguments, check() the library's own invariants, also in release
+// builds.
 LOCKSTEP_API void require(bool ok, std::string_view message,
                           std::source_location where = std::source_location::current());
 LOCKSTEP_API void check(bool ok, std::string_view message,
@@ -105,24 +104,24 @@ void require(bool ok, Message message,
   if (!ok) throw Error(Fault::misuse, message(), where);
 }
 
-// Throws Fault::system with `what` and the text of `error_number`, by default errno.
+// Throws Fault::system with `what` and the text of `error_number` (default: errno).
 [[noreturn]] LOCKSTEP_API void throw_errno(
     std::string_view what, std::source_location where = std::source_location::current());
 [[noreturn]] LOCKSTEP_API void throw_errno(
     std::string_view what, int error_number,
     std::source_location where = std::source_location::current());
 
-// Exit codes of Lockstep's programs, as in sysexits.h where it has them. `lockstep run` returns a
-// rank's own exit code unchanged, or 128 + the signal that killed it.
-constexpr int exit_usage = 64;        // The command line or a call is wrong.
-constexpr int exit_corrupt = 65;      // A file or message is damaged.
-constexpr int exit_unavailable = 69;  // A host or a rank was lost, or did not connect in time.
-constexpr int exit_bug = 70;          // This library broke its own invariant.
-constexpr int exit_system = 71;       // A system call failed.
-constexpr int exit_output_lost = 74;  // Output could not be written.
-constexpr int exit_preempted = 75;    // The job was preempted: start it again.
-constexpr int exit_mismatch = 76;     // Ranks make different calls.
-constexpr int exit_unsupported = 78;  // The configuration is not supported here.
+// Exit codes of Lockstep's programs, from sysexits.h where it has them. `lockstep run` returns a
+// rank's exit code unchanged, or 128 + the signal that killed it.
+constexpr int exit_usage = 64;
+constexpr int exit_corrupt = 65;
+constexpr int exit_unavailable = 69;  // A host or rank was lost, late or aborted.
+constexpr int exit_bug = 70;
+constexpr int exit_system = 71;
+constexpr int exit_output_lost = 74;
+constexpr int exit_preempted = 75;  // Preempted: start the job again.
+constexpr int exit_mismatch = 76;
+constexpr int exit_unsupported = 78;
 constexpr int exit_not_executable = 126;
 constexpr int exit_not_found = 127;
 

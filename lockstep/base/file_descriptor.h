@@ -1,6 +1,6 @@
 // File descriptors: ownership, polling until a deadline, complete writes.
 //
-// Blocking: poll_until() until its deadline; writes until all bytes are accepted.
+// Blocking: poll_until(); writes until all bytes are accepted.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -45,17 +45,17 @@ class FileDescriptor {
   int fd_ = -1;
 };
 
-// Returns a second, close-on-exec descriptor of the same file. Errors: system.
+// Returns a close-on-exec descriptor of the same file. Errors: system.
 LOCKSTEP_API FileDescriptor duplicate(int descriptor);
 
-// Timeout for poll() or epoll_wait(): at most 60 s, so repeat until the deadline.
+// Timeout for poll() or epoll_wait(): at most 60 s, so repeat until `deadline`.
 inline int milliseconds_until(Deadline deadline) {
   if (deadline == no_deadline) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
   return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 60'000));
 }
 
-// Waits until one of `watched` is ready; false at the deadline. Signals do not end the wait.
+// Waits for one of `watched`; false at `deadline`. Signals do not end the wait.
 template <std::size_t n>
 bool poll_until(std::array<pollfd, n>& watched, Deadline deadline) {
   for (;;) {
@@ -66,21 +66,20 @@ bool poll_until(std::array<pollfd, n>& watched, Deadline deadline) {
   }
 }
 
-// Returns the events that poll() found for `fd`; 0 if it was not watched.
+// poll()'s events for `fd`; 0 if it was not watched.
 inline short events_of(const std::vector<pollfd>& entries, int fd) {
   for (const pollfd& entry : entries)
     if (entry.fd == fd) return entry.revents;
   return 0;
 }
 
-// Writes all of `text`. Errors: system.
+// Errors: system.
 LOCKSTEP_API void write_all(int descriptor, std::string_view text);
 
-// Replaces `path` atomically by a file with `text` that only this user may read. On an error the
-// old file stays. A process killed meanwhile leaves PATH.XXXXXX.
-// If this user may write the file but create none in its folder, it is overwritten in place. It
-// then keeps its mode, and an error may leave it partially written. Errors: system, naming the
-// file.
+// Replaces `path` atomically by a file that only this user may read. After an error the old file
+// stays. A process killed meanwhile leaves PATH.XXXXXX.
+// If this user may write the file but create none in its folder, the file is overwritten in place.
+// It keeps its mode, and an error may leave it partially written. Errors: system.
 LOCKSTEP_API void write_small_file(const std::string& path, std::string_view text);
 
 }  // namespace lockstep

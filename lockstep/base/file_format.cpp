@@ -14,8 +14,8 @@ struct Magic {
   std::string_view bytes;
   FileFormat format;
 
-  // The file must also end with this, before its last `after_end` bytes. Texts and tokens may begin
-  // with magic numbers of a few letters.
+  // Expected before the last `after_end` bytes: texts and tokens may begin with short magic
+  // numbers.
   std::string_view end = {};
   std::size_t after_end = 0;
 };
@@ -65,7 +65,7 @@ std::optional<Number> number_in(std::string_view bytes, std::uint64_t offset) {
   return number;
 }
 
-// u64 length of the header, then a JSON object that may end with spaces.
+// u64 header length, then a JSON object that may end with spaces.
 bool is_safetensors(std::string_view bytes) {
   const auto length = number_in<std::uint64_t>(bytes, 0);
   if (!length || *length < 2 || *length > bytes.size() - 8) return false;
@@ -74,8 +74,8 @@ bool is_safetensors(std::string_view bytes) {
          (header.back() == '}' || header.back() == ' ');
 }
 
-// Arrow IPC, as Hugging Face's datasets write it: 0xffffffff, the i32 length of the metadata, and a
-// FlatBuffer. That begins with the offset of its table.
+// Arrow IPC, as Hugging Face's datasets write it: 0xffffffff, the metadata's i32 length, and a
+// FlatBuffer, which begins with its table's offset.
 bool is_arrow_stream(std::string_view bytes) {
   const auto length = number_in<std::int32_t>(bytes, 4);
   if (!bytes.starts_with("\xff\xff\xff\xff") || !length || *length < 8 || *length % 8 != 0 ||
@@ -85,7 +85,7 @@ bool is_arrow_stream(std::string_view bytes) {
   return table && *table >= 4 && *table < static_cast<std::uint32_t>(*length);
 }
 
-// "GGUF", and u32 version, in the byte order of the model.
+// "GGUF", and a u32 version in the model's byte order.
 bool is_gguf(std::string_view bytes) {
   const auto version = number_in<std::uint32_t>(bytes, 4);
   return bytes.starts_with("GGUF") && version && *version != 0 &&
@@ -105,7 +105,7 @@ bool is_pickle(std::string_view bytes) {
          std::string_view("]}()cXUKJMGN\x8a\x8b\x88\x89").find(bytes[2]) != std::string_view::npos;
 }
 
-// Protocols 0 and 1 begin with the opcode of a list, dict, tuple or class, as a text may.
+// Protocols 0 and 1 begin with the opcode of a list, dict, tuple or class, as text may.
 bool is_pickle_of_letters(std::string_view bytes) {
   if (bytes.size() < 4 || bytes.back() != '.') return false;
   for (const std::string_view begin :
@@ -115,7 +115,7 @@ bool is_pickle_of_letters(std::string_view bytes) {
   return false;
 }
 
-// The checksum is octal text: the sum of all bytes with spaces in the checksum field.
+// The checksum is octal: the sum of all bytes with spaces in the checksum field.
 bool is_tar(std::string_view bytes) {
   constexpr std::size_t block = 512, sum_at = 148, sum_size = 8;
   if (bytes.size() < block) return false;
@@ -127,7 +127,7 @@ bool is_tar(std::string_view bytes) {
   return found == sum && sum > sum_size * ' ';
 }
 
-// An i32 magic number and an i32 version; 0 for other files.
+// i32 magic number and i32 version; 0 for other files.
 std::int32_t llm_c_magic(std::string_view bytes) {
   const auto magic = number_in<std::int32_t>(bytes, 0), version = number_in<std::int32_t>(bytes, 4);
   const bool is_llm_c =
@@ -139,7 +139,7 @@ bool is_llm_c_tokens(std::string_view bytes) {
   return llm_c_magic(bytes) == 20240520 || llm_c_magic(bytes) == 20240801;
 }
 
-// From dev/data/hellaswag.py or mmlu.py: contexts with several completions.
+// From dev/data/hellaswag.py or mmlu.py.
 bool is_llm_c_evaluation(std::string_view bytes) { return llm_c_magic(bytes) == 20240522; }
 
 bool is_llm_c_other(std::string_view bytes) { return llm_c_magic(bytes) != 0; }

@@ -1,6 +1,6 @@
-// Recognises the format of a file by its contents, so that a reader can name it in an Error.
+// Recognises a file's format by its contents, to name the format in an Error.
 //
-// Thread safety: any thread may call any function. Blocking: no.
+// Thread safety: full. Blocking: no.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -32,17 +32,16 @@ enum class FileKind {
 struct FileFormat {
   std::string_view name;  // "a .npy array of NumPy".
   FileKind kind;
-  std::string_view remedy = {};  // "gunzip it"; empty if the remedy depends on the reader.
+  std::string_view remedy = {};  // "gunzip it"; empty if it depends on the reader.
 
-  // Identified by printable characters only; other text may begin with them.
+  // Has a magic number of printable characters: other text may begin with them.
   bool by_letters = false;
 };
 
-// `bytes` is the whole file. A beginning suffices except for formats that are recognised by their
+// `bytes` is the whole file. Its beginning suffices except for formats that are recognised by their
 // end, too, such as pickles and Parquet. Empty for unknown formats.
 LOCKSTEP_API std::optional<FileFormat> file_format_of(std::span<const std::byte> bytes);
 
-// The name and the remedy, if any: "compressed by gzip: gunzip it".
 LOCKSTEP_API std::string describe(const FileFormat& format);
 
 }  // namespace lockstep

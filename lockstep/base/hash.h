@@ -1,5 +1,4 @@
-// XXH3-64 hashes, to compare contents. They are equal in every version of xxHash, and do not
-// protect against attackers.
+// XXH3-64 hashes, equal in every version of xxHash. No protection against attackers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -25,7 +25,7 @@ std::string_view wanted_level() {
   return text == nullptr || *text == '\0' || is_service_link(text) ? "warning" : text;
 }
 
-// -1 for off; empty if it is not a level.
+// -1: off.
 std::optional<int> number_of(std::string_view wanted) {
   for (std::size_t i = 0; i < level_names.size(); ++i)
     if (level_names[i] == wanted) return static_cast<int>(i);

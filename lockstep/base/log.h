@@ -2,7 +2,7 @@
 //
 // LOCKSTEP_LOG sets the lowest level to print: error, warning (the default), info, debug or off.
 // With another value, log() uses the default, and init_process_group() and the launcher fail.
-// Thread safety: any thread may call set_log_sink() and log().
+// Thread safety: full, except SparseLog.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,15 +19,15 @@ namespace lockstep {
 
 enum class LogLevel { error, warning, info, debug };
 
-// Receives complete messages without a newline; must not throw.
+// Receives messages without a newline; must not throw.
 using LogSink = std::function<void(LogLevel level, std::string_view message)>;
 
-// The default sink writes lines to stderr; an empty function restores it.
+// An empty function restores the default, stderr.
 LOCKSTEP_API void set_log_sink(LogSink sink);
 
 LOCKSTEP_API void log(LogLevel level, std::string_view message);
 
-// Errors: misuse, with the list of levels, when LOCKSTEP_LOG is no level.
+// Errors: misuse, listing the levels, if LOCKSTEP_LOG is none of them.
 LOCKSTEP_API void require_known_log_level();
 
 // Logs events that unauthenticated peers cause, at a limited rate. Thread safety: one thread only.

@@ -59,8 +59,7 @@ void resize(int fd, std::size_t bytes, std::size_t reserved, std::string_view pu
     if (errno != EINTR) throw_not_reserved(errno, reserved, purpose);
 }
 
-// Call it before each reservation: beyond a memory cgroup's limit, that causes an OOM kill, not an
-// error.
+// Beyond a memory cgroup's limit, a reservation causes an OOM kill, not an error.
 void require_available(std::size_t bytes, std::string_view purpose) {
   const std::size_t available = available_memory();
   if (bytes > available)
@@ -69,8 +68,8 @@ void require_available(std::size_t bytes, std::string_view purpose) {
                                            purpose, bytes, available));
 }
 
-// Slower; for kernels without MADV_POPULATE_WRITE. If no memory is left for a page, read() fails
-// where a store would raise SIGBUS.
+// Slower; for kernels without MADV_POPULATE_WRITE. Without memory for a page, read() fails where a
+// store would raise SIGBUS.
 void fill_with_zeros(std::string_view purpose, std::byte* data, std::size_t bytes) {
   const FileDescriptor zeros(::open("/dev/zero", O_RDONLY | O_CLOEXEC));
   if (!zeros) throw_errno("opening /dev/zero");
@@ -98,7 +97,7 @@ std::size_t mem_available() {
   return std::numeric_limits<std::size_t>::max();
 }
 
-// In the unified hierarchy, or in that of cgroup v1's memory controller.
+// In the unified hierarchy, or cgroup v1's memory controller.
 fs::path memory_cgroup() {
   std::ifstream in("/proc/self/cgroup");
   std::string line;
@@ -152,7 +151,7 @@ std::size_t left_by(const fs::path& cgroup) {
   return std::numeric_limits<std::size_t>::max();
 }
 
-// `oom_kill` of the group at `path` below `mount`, or of the nearest group above it with that file.
+// `oom_kill` of the group at `path` below `mount`, or of its nearest ancestor with that file.
 std::optional<std::uint64_t> count_of(const fs::path& mount, fs::path path, const char* file) {
   for (path = path.relative_path();; path = path.parent_path()) {
     if (const auto count = value_in(mount / path / file, "oom_kill")) return count;
@@ -160,7 +159,7 @@ std::optional<std::uint64_t> count_of(const fs::path& mount, fs::path path, cons
   }
 }
 
-// A line of /proc/self/cgroup is ID:CONTROLLERS:PATH; see cgroups(7).
+// /proc/self/cgroup has lines ID:CONTROLLERS:PATH; see cgroups(7).
 bool names_memory(std::string_view controllers) {
   return fmt::format(",{},", controllers).find(",memory,") != std::string::npos;
 }
@@ -174,7 +173,7 @@ std::optional<std::uint64_t> count_of_own_group(const fs::path& root) {
     if (second == line.npos) continue;
     const std::string controllers = line.substr(first + 1, second - first - 1);
     const fs::path path = line.substr(second + 1);
-    if (names_memory(controllers)) {  // The unified hierarchy then lacks this controller.
+    if (names_memory(controllers)) {  // The unified hierarchy then lacks it.
       if (const auto count = count_of(root / "sys/fs/cgroup/memory", path, "memory.oom_control"))
         return count;
     } else if (controllers.empty()) {
@@ -206,7 +205,7 @@ void reserve_pages(std::string_view purpose, std::byte* data, std::size_t bytes,
 }
 
 void map_all_pages(std::byte* data, std::size_t bytes) {
-#ifdef MADV_POPULATE_WRITE  // Linux 5.14. Older kernels map pages on first access.
+#ifdef MADV_POPULATE_WRITE  // Older kernels map on access.
   ::madvise(data, whole_pages(bytes), MADV_POPULATE_WRITE);
 #endif
 }
@@ -238,7 +237,7 @@ SharedMapping SharedMapping::create(std::string_view purpose, std::size_t bytes,
 }
 
 SharedMapping SharedMapping::attach(FileDescriptor fd) {
-  const int sealed = ::fcntl(fd.get(), F_GET_SEALS);  // The kernel may have added F_SEAL_EXEC.
+  const int sealed = ::fcntl(fd.get(), F_GET_SEALS);  // The kernel may add F_SEAL_EXEC.
   if (sealed < 0 || (sealed & seals) != seals)
     throw Error(Fault::corrupt, "a peer sent a descriptor that is not sealed shared memory");
   return SharedMapping(std::move(fd));

@@ -45,21 +45,24 @@ std::size_t bytes_taken(const SharedMapping& mapping) {
 }
 
 TEST(SharedMapping, PagesCanBeReservedLater) {
-  const SharedMapping mapping = SharedMapping::create("test", 10 * 4096, 4096);
-  EXPECT_EQ(mapping.bytes(), 10U * 4096);
-  EXPECT_EQ(bytes_taken(mapping), 4096U);
-  reserve_pages("test", mapping.data() + 4096, 2 * 4096);
-  EXPECT_EQ(bytes_taken(mapping), 3U * 4096);
-  EXPECT_EQ(std::count(mapping.data(), mapping.data() + 3 * 4096, std::byte{0}), 3 * 4096);
+  const std::size_t page = page_size();
+  const SharedMapping mapping = SharedMapping::create("test", 10 * page, page);
+  EXPECT_EQ(mapping.bytes(), 10 * page);
+  EXPECT_EQ(bytes_taken(mapping), page);
+  reserve_pages("test", mapping.data() + page, 2 * page);
+  EXPECT_EQ(bytes_taken(mapping), 3 * page);
+  EXPECT_TRUE(std::all_of(mapping.data(), mapping.data() + 3 * page,
+                          [](std::byte byte) { return byte == std::byte{0}; }));
 }
 
 TEST(SharedMapping, ReportsAnErrorInsteadOfASignalWhenReservingFails) {
-  const SharedMapping mapping = SharedMapping::create("test", 2 * 4096, 4096);
-  ASSERT_EQ(::mprotect(mapping.data() + 4096, 4096, PROT_READ), 0);
+  const std::size_t page = page_size();
+  const SharedMapping mapping = SharedMapping::create("test", 2 * page, page);
+  ASSERT_EQ(::mprotect(mapping.data() + page, page, PROT_READ), 0);
   std::string text;
-  EXPECT_EQ(test::fault_of([&] { reserve_pages("more", mapping.data() + 4096, 4096); }, &text),
+  EXPECT_EQ(test::fault_of([&] { reserve_pages("more", mapping.data() + page, page); }, &text),
             Fault::system);
-  EXPECT_NE(text.find("reserving 4096 bytes for more"), text.npos) << text;
+  EXPECT_NE(text.find("reserving " + std::to_string(page) + " bytes for more"), text.npos) << text;
   const std::size_t available = available_memory();
   EXPECT_EQ(
       test::fault_of([&] { reserve_pages("too much", mapping.data(), available + (1ULL << 40)); },
@@ -100,10 +103,10 @@ TEST(SharedMapping, ASealThatTheKernelAddsIsNoReasonToRefuse) {
   FileDescriptor other(::memfd_create("other", MFD_CLOEXEC | MFD_ALLOW_SEALING | no_exec));
   if (!other) GTEST_SKIP() << "this kernel has no MFD_NOEXEC_SEAL (before 6.3)";
   constexpr int ours = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-  ASSERT_EQ(::ftruncate(other.get(), 4096), 0);
+  ASSERT_EQ(::ftruncate(other.get(), static_cast<off_t>(page_size())), 0);
   ASSERT_EQ(::fcntl(other.get(), F_ADD_SEALS, ours), 0);
   ASSERT_NE(::fcntl(other.get(), F_GET_SEALS), ours);
-  EXPECT_EQ(SharedMapping::attach(std::move(other)).bytes(), 4096U);
+  EXPECT_EQ(SharedMapping::attach(std::move(other)).bytes(), page_size());
 }
 
 TEST(SharedMapping, ADescriptorThatIsNotSealedIsRefused) {

@@ -1,6 +1,6 @@
 // Detects whether this CPU computes with 16-bit floats natively or emulates them.
 //
-// Thread safety: any thread may call any function. Blocking: no.
+// Thread safety: full. Blocking: no.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// CPU instruction sets for one format, named as in /proc/cpuinfo. One is enough.
+// Instruction sets that compute in one format, named as in /proc/cpuinfo. Any one suffices.
 struct NumberFormat {
   std::vector<std::string> found = {};
   std::vector<std::string> missing = {};
@@ -29,10 +29,10 @@ struct NumberFormats {
 // All CPU flags in /proc/cpuinfo.
 LOCKSTEP_API std::vector<std::string> instruction_sets();
 
-// The formats of this CPU. Only x86 is supported; other CPUs have none.
+// This CPU's; empty on CPUs other than x86.
 LOCKSTEP_API NumberFormats number_formats();
 
-// The same for the first processor in the text of a /proc/cpuinfo.
+// For the first processor in the text of a /proc/cpuinfo.
 LOCKSTEP_API NumberFormats number_formats_in(std::string_view cpuinfo);
 
 }  // namespace lockstep

@@ -26,10 +26,10 @@ namespace {
 
 constexpr mode_t everybody = 0666;  // Reduced by the process's umask.
 
-// Starts write-back early; otherwise the disk would be idle until sync().
+// Otherwise the disk would be idle until sync().
 constexpr std::uint64_t write_back_size = 8 << 20;
 
-// Network file systems may return EINTR where others do not.
+// Network file systems may return EINTR.
 template <class Call>
 int uninterrupted(Call call) {
   int result = 0;
@@ -47,7 +47,7 @@ std::string file_size_limit() {
          " bytes: ulimit -f, RLIMIT_FSIZE)";
 }
 
-// Follows links, whose target may not exist yet. Fails for anything but a regular file.
+// Follows links, also to missing targets. Fails for other files.
 std::filesystem::path regular_file(const std::filesystem::path& target) {
   std::error_code error;
   const std::filesystem::file_status status = std::filesystem::status(target, error);
@@ -97,7 +97,7 @@ void OutputFile::sync() {
   if (uninterrupted([&] { return ::fsync(fd_.get()); }) != 0) fail("syncing");
 }
 
-// Ignores errors, because sync() reports them too.
+// Ignores errors: sync() reports them too.
 void OutputFile::start_writing_back() {
   ::sync_file_range(fd_.get(), static_cast<off_t>(started_), static_cast<off_t>(size_ - started_),
                     SYNC_FILE_RANGE_WRITE);
@@ -114,7 +114,7 @@ void OutputFile::fail(std::string_view action) const {
 
 namespace {
 
-// ".tmp-HOST-": the host and pid namespace in which the writer's pid is valid.
+// ".tmp-HOST-": host and pid namespace in which the writer's pid is valid.
 const std::string& mark_of_writers() {
   static const std::string mark = [] {
     std::error_code unknown;
@@ -158,7 +158,7 @@ int try_to_sync_directory(const std::filesystem::path& directory) {
   const std::filesystem::path name = directory.empty() ? "." : directory;
   const FileDescriptor fd(
       uninterrupted([&] { return ::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-  // EINVAL: the file system cannot sync directories, as some network file systems.
+  // EINVAL: some network file systems.
   if (fd && uninterrupted([&] { return ::fsync(fd.get()); }) == 0) return 0;
   return fd && errno == EINVAL ? 0 : errno;
 }
@@ -196,7 +196,7 @@ void AtomicFile::commit_unsynced() {
 void AtomicFile::open_aside() {
   static std::atomic<int> serial{0};
   std::filesystem::path path;
-  do {  // An existing file was left by a killed process.
+  do {  // A killed process may have left the file.
     path = target_;
     path += mark_of_writers() + std::to_string(::getpid()) + "-" + std::to_string(serial++);
   } while (::faccessat(AT_FDCWD, path.c_str(), F_OK, AT_SYMLINK_NOFOLLOW) == 0);

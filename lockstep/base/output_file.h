@@ -1,4 +1,4 @@
-// Files that are written once, sequentially, and then synced to the disk.
+// Files that are written once, sequentially, and can be synced.
 //
 // Errors: system, naming the file. Beyond RLIMIT_FSIZE the message has the limit; SIGXFSZ does not
 // end the process.
@@ -21,15 +21,15 @@ namespace lockstep {
 
 class LOCKSTEP_API OutputFile {
  public:
-  // Creates the file, which must not exist. Messages use `name`, or the path if `name` is empty.
+  // Creates the file, which must not exist. Messages use `name`, or the path if empty.
   explicit OutputFile(const std::filesystem::path& path, std::string name = {});
 
-  // Allocates `size` bytes if the file system supports it, so that a full disk is reported early.
+  // Allocates `size` bytes, if the file system can, to report a full disk early.
   void reserve(std::uint64_t size);
 
   void write(std::span<const std::byte> bytes);
 
-  // Returns when the file would survive a power failure. An error is final: the kernel may have
+  // Returns when the data would survive a power failure. An error is final: the kernel may have
   // dropped the data, so a retry could succeed without writing it.
   void sync();
 
@@ -42,14 +42,12 @@ class LOCKSTEP_API OutputFile {
   std::string name_;
   FileDescriptor fd_;
   std::uint64_t size_ = 0;
-  std::uint64_t started_ = 0;  // Bytes whose write-back has started.
+  std::uint64_t started_ = 0;
 };
 
-// A file that gets its final name when it is complete. Until then, an existing file of that name
-// stays.
-// Errors: also system if the name is a device, a FIFO or a folder. A file that was not committed is
-// removed. A killed process leaves NAME.tmp-HOST-PID-N, where HOST identifies the host and
-// container.
+// A file that gets its final name, and replaces an existing file, when it is complete. Errors: also
+// system if `target` is a device, a FIFO or a folder. The destructor removes an uncommitted file. A
+// killed process leaves NAME.tmp-HOST-PID-N, where HOST identifies host and container.
 class LOCKSTEP_API AtomicFile {
  public:
   // Reserves `size` bytes.
@@ -63,7 +61,7 @@ class LOCKSTEP_API AtomicFile {
   // Returns when the file would survive a power failure. No other call may follow.
   void commit();
 
-  // As commit(), but does not sync: a power failure may lose or damage the file.
+  // As commit(), but a power failure may lose or damage the file.
   void commit_unsynced();
 
  private:
@@ -75,15 +73,15 @@ class LOCKSTEP_API AtomicFile {
   std::optional<OutputFile> file_;
 };
 
-// Removes each NAME.tmp-HOST-PID-N in `directory` that begins with `prefix` and whose process on
-// this host and container has ended.
+// Removes each NAME.tmp-HOST-PID-N in `directory` that begins with `prefix` and whose process, on
+// this host and container, has ended.
 LOCKSTEP_API void remove_unfinished(const std::filesystem::path& directory,
                                     std::string_view prefix);
 
-// Syncs a directory. Without this, a new name in it may not survive a power failure.
+// Without this, a new name in the directory may not survive a power failure.
 LOCKSTEP_API void sync_directory(const std::filesystem::path& directory);
 
-// As sync_directory(), but returns errno instead of throwing; 0 after success.
+// Returns errno instead of throwing; 0 also if the file system cannot sync directories.
 LOCKSTEP_API int try_to_sync_directory(const std::filesystem::path& directory);
 
 }  // namespace lockstep

@@ -30,7 +30,7 @@ std::optional<Number> number_in(std::string_view text) {
   return number;
 }
 
-// The name may contain any character; the last ')' ends it.
+// The name may contain any character and ends at the last ')'.
 std::vector<std::string_view> fields_after_name(std::string_view text) {
   const auto end_of_name = text.rfind(") ");
   if (end_of_name == text.npos) return {};
@@ -46,8 +46,8 @@ std::vector<std::string_view> fields_after_name(std::string_view text) {
 
 using Pid = std::atomic<pid_t>;
 
-// A page that the kernel clears in every child; null if it cannot. pthread_atfork() handlers would
-// not run for clone().
+// A page that the kernel clears in every child, or null. clone() does not run pthread_atfork()
+// handlers.
 Pid* make_page() {
   const std::size_t bytes = page_size();
   void* const page =

@@ -1,4 +1,4 @@
-// Random numbers from the kernel.
+// Random numbers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

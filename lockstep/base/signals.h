@@ -14,7 +14,7 @@
 
 namespace lockstep {
 
-// Blocks all signals in the calling thread and in threads started in this scope, so that the user's
+// Blocks all signals in this thread and in threads started in this scope, so that the user's
 // threads receive them.
 class BlockSignals {
  public:
@@ -31,8 +31,8 @@ class BlockSignals {
   sigset_t before_;
 };
 
-// Makes a system call return an error instead of raising SIGPIPE (a pipe without a reader) or
-// SIGXFSZ (a file larger than `ulimit -f`).
+// System calls return an error instead of raising SIGPIPE (a pipe without a reader) or SIGXFSZ (a
+// file larger than `ulimit -f`).
 class IgnoreSignals {
  public:
   IgnoreSignals(std::initializer_list<int> signals) {
@@ -46,7 +46,7 @@ class IgnoreSignals {
   }
   ~IgnoreSignals() {
     const timespec at_once{};
-    while (::sigtimedwait(&ours_, nullptr, &at_once) > 0) {  // Drops those of this scope.
+    while (::sigtimedwait(&ours_, nullptr, &at_once) > 0) {  // Drops signals raised in this scope.
     }
     ::pthread_sigmask(SIG_SETMASK, &before_, nullptr);
   }
@@ -58,8 +58,8 @@ class IgnoreSignals {
   sigset_t ours_;  // Signals that were not blocked before.
 };
 
-// Restores the signal handlers after foreign code. Network libraries that engines load install
-// handlers that exit with code 1.
+// Restores the handlers after foreign code: some network libraries install ones that exit with code
+// 1.
 class KeepSignalHandlers {
  public:
   KeepSignalHandlers() {

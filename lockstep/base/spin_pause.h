@@ -1,11 +1,11 @@
-// A pause within a spin loop, for the processors that have an instruction for it.
+// A pause within a spin loop, where the processor has an instruction for it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 namespace lockstep {
 
-// Leaves the core to its other hardware thread for a moment. Orders nothing.
+// Briefly leaves the core to its other hardware thread. No memory barrier.
 inline void spin_pause() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();

@@ -1,7 +1,6 @@
-// A folder in TMPDIR or /tmp that only this user can read. The destructor removes it with its
-// contents.
+// A folder in TMPDIR or /tmp that only this user can read, removed by the destructor.
 //
-// Errors: system, naming the folder, if it cannot be created. If the removal fails, it stays.
+// Errors: system, naming the folder, if it cannot be created. A failed removal leaves the folder.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

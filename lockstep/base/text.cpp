@@ -16,6 +16,7 @@
 #include <string_view>
 #include <typeinfo>
 
+#include "lockstep/base/message_parts.h"
 #include "lockstep/base/signal_names.h"
 
 namespace lockstep {
@@ -25,8 +26,8 @@ unsigned char byte_of(std::string_view text, std::size_t i) {
   return static_cast<unsigned char>(text[i]);
 }
 
-// Bytes of the first character; 0 when it is not UTF-8. The second byte's limits are those of the
-// Unicode standard's table 3-7, which excludes overlong forms and surrogates.
+// Bytes of the first character; 0 if it is not UTF-8. The second byte's limits (Unicode standard,
+// table 3-7) exclude overlong forms and surrogates.
 std::size_t bytes_of_character(std::string_view text) {
   const unsigned char first = byte_of(text, 0);
   if (first < 0x80) return 1;
@@ -76,7 +77,7 @@ std::string readable(std::string_view frame) {
          std::string(frame.substr(plus));
 }
 
-// Percent-encodes characters that could end a value, and bytes that are not text.
+// Percent-encodes bytes that are not text and characters that could end a value.
 std::string escaped(std::string_view text) {
   if (text.empty()) return "-";
   std::string value;
@@ -113,7 +114,7 @@ std::string_view oom_value(const Failure& failure) {
   return known && failure.signal != SIGKILL ? "no" : "unknown";
 }
 
-// "1+3"; "-" for another kind of failure.
+// "1+3"; "-" for other failures.
 std::string ranks_of(Fault fault, const Failure& failure) {
   if (failure.fault != fault) return "-";
   return failure.ranks.empty() ? "-" : fmt::format("{}", fmt::join(failure.ranks, "+"));
@@ -232,7 +233,7 @@ std::string failure_record(std::string_view job_id, const Failure& failure,
       oom_value(failure), escaped(failure.operation), failure.sequence, escaped(failure.group),
       failure.detected_by < 0 ? "launcher" : fmt::to_string(failure.detected_by), after.count(),
       ranks_of(Fault::timeout, failure), ranks_of(Fault::mismatch, failure), escaped(failure.call),
-      escaped(failure.fault == Fault::mismatch ? failure.what : ""));
+      escaped(failure.fault == Fault::mismatch ? parts_of(failure.what).what : ""));
 }
 
 }  // namespace lockstep

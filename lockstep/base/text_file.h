@@ -12,7 +12,7 @@ namespace lockstep {
 
 LOCKSTEP_API std::string read_file(const std::string& path);
 
-// `path` may be a device. After an Error, the file may be partially written; write_small_file()
+// `path` may be a device. An Error may leave the file partially written; write_small_file()
 // (file_descriptor.h) replaces files atomically.
 LOCKSTEP_API void write_file(const std::string& path, std::string_view text);
 

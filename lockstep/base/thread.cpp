@@ -17,8 +17,8 @@ namespace {
 // The kernel's minimum, in ns.
 constexpr std::uint64_t short_slice = 100'000;
 
-// The kernel's first version of it, 48 bytes (include/uapi/linux/sched/types.h), whose header
-// conflicts with <sched.h>.
+// The kernel's first version, 48 bytes (include/uapi/linux/sched/types.h), whose header conflicts
+// with <sched.h>.
 struct SchedulingAttributes {
   std::uint32_t size;
   std::uint32_t policy;
@@ -32,7 +32,7 @@ struct SchedulingAttributes {
 
 constexpr pid_t this_thread = 0;
 
-// The default on most systems. Unused pages take no memory.
+// Most systems' default. Unused pages take no memory.
 constexpr std::size_t least_stack_bytes = std::size_t{8} << 20;
 
 class Attributes {

@@ -1,4 +1,4 @@
-// A thread with a large enough stack even if `ulimit -s` is small, which std::thread cannot have.
+// A thread with a stack of at least 8 MiB, even if `ulimit -s` is smaller.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,16 +15,16 @@
 
 namespace lockstep {
 
-// Requests short slices of CPU time for the calling thread and the threads it starts. Does nothing
-// before Linux 6.12, or if the thread's policy is not SCHED_OTHER.
+// Requests short slices of CPU time for this thread and the threads it starts, from Linux 6.12 on
+// and for the policy SCHED_OTHER only.
 //
-// A thread with shorter slices preempts computing threads, and still gets the same total CPU time.
-// Without this, on a rank with no spare CPU, each message waits about 4 ms for the end of the other
-// thread's slice. https://docs.kernel.org/scheduler/sched-eevdf.html
+// A thread with shorter slices preempts computing threads, and gets the same total CPU time. On a
+// rank with no spare CPU, each message otherwise waits about 4 ms for the other thread's slice to
+// end. https://docs.kernel.org/scheduler/sched-eevdf.html
 LOCKSTEP_API void ask_for_short_slices();
 
-// As std::thread: the process ends if the thread is destroyed or assigned to before join() or
-// detach(), or `body` throws.
+// As std::thread: the process ends if `body` throws, or if the thread is destroyed or assigned to
+// before join() or detach().
 class LOCKSTEP_API Thread {
  public:
   Thread() = default;
@@ -46,7 +46,7 @@ class LOCKSTEP_API Thread {
   void join();
   void detach();
 
-  // For a fork()ed child, where the thread does not exist.
+  // For a fork()ed child, which lacks the thread.
   void forget() { id_.reset(); }
 
  private:
@@ -62,8 +62,8 @@ class LOCKSTEP_API Thread {
   std::optional<pthread_t> id_;
 };
 
-// Starts a thread that waits for other ranks. It requests short CPU slices, and blocks all signals
-// so that the user's threads receive them. Errors: as Thread's.
+// Starts a thread with short CPU slices. The thread blocks all signals so that the user's threads
+// receive them. Errors: as Thread's.
 template <class Function, class... Arguments>
 Thread start_thread(Function function, Arguments... arguments) {
   const BlockSignals block;

@@ -31,7 +31,7 @@ bool kernel_has_slices() {
   return major > 6 || (major == 6 && minor >= 12);
 }
 
-// Returns the slice of this thread, in ns.
+// This thread's slice, in ns.
 std::uint64_t slice() {
   unsigned char attributes[48] = {};
   EXPECT_EQ(::syscall(SYS_sched_getattr, 0, attributes, sizeof attributes, 0), 0);

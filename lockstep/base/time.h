@@ -15,10 +15,9 @@ using Deadline = Clock::time_point;
 
 constexpr std::chrono::milliseconds default_timeout = std::chrono::minutes(5);
 
-// Never passes. A caller must request an unlimited wait by this name.
 constexpr Deadline no_deadline = Deadline::max();
 
-// Returns no_deadline when `time` exceeds the clock's range, as milliseconds::max() does.
+// no_deadline when `time` exceeds the clock's range, as milliseconds::max() does.
 inline Deadline in(std::chrono::milliseconds time) {
   const auto now = Clock::now();
   const auto most = std::chrono::duration_cast<std::chrono::milliseconds>(no_deadline - now);
@@ -29,23 +28,23 @@ inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
-// Longest sleep between two checks for lost peers.
+// The longest sleep between two checks for lost peers.
 inline constexpr std::chrono::milliseconds wait_slice{20};
 
-// After a longer slice, this process was itself stopped and reports no peer as late.
+// After a longer slice, this process must have been stopped, and reports no peer as late.
 inline constexpr std::chrono::seconds unfair_slice{1};
 
 // Slices before a peer is reported as late.
 inline constexpr int enough_slices = 5;
 
-// `timeout` + `more`; no timeout stays no timeout.
+// No timeout stays no timeout.
 constexpr std::chrono::milliseconds longer_by(std::chrono::milliseconds timeout,
                                               std::chrono::milliseconds more) {
   return timeout > std::chrono::milliseconds::max() - more ? std::chrono::milliseconds::max()
                                                            : timeout + more;
 }
 
-// The time left, rounded up; 0 after the deadline.
+// Rounded up; 0 after the deadline.
 inline std::chrono::milliseconds until(Deadline deadline) {
   if (deadline == no_deadline) return std::chrono::milliseconds::max();
   return std::max(std::chrono::milliseconds(0),

@@ -16,7 +16,7 @@ namespace {
 
 bool is_first(const char* name) {
   static std::mutex mutex;
-  static auto& names = *new std::set<std::string>;  // Never destroyed: variables are read at exit.
+  static auto& names = *new std::set<std::string>;  // Never destroyed: used until exit.
   const std::lock_guard lock(mutex);
   return names.emplace(name).second;
 }

@@ -3,11 +3,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/core/abort_reason.h"
@@ -65,16 +68,25 @@ class PartOfPair final : public ThreadPeers {
   using ThreadPeers::ThreadPeers;
   int size() const override { return 1; }
   bool is_part_of_group() const override { return true; }
+  void throw_if_lost(std::string_view context) override {
+    asked_for_losses = true;
+    ThreadPeers::throw_if_lost(context);
+  }
+
+  std::atomic<bool> asked_for_losses{false};
 };
 
-// The reason of rank 1 arrives after its loss, because rank 0's connection thread has not run
-// meanwhile.
+// The reason of rank 1 arrives after its loss was found, because rank 0's connection thread has not
+// run meanwhile.
 AbortReason learned_after_the_loss(const AbortReason& late) {
   const auto team = std::make_shared<ThreadTeam>(2);
-  ShmBackend backend(std::make_shared<PartOfPair>(team, 0), "world", 1min);
+  const auto peers = std::make_shared<PartOfPair>(team, 0);
+  ShmBackend backend(peers, "world", 1min);
   team->lose(1);
+  peers->asked_for_losses = false;
   std::jthread connections([&] {
-    std::this_thread::sleep_for(30ms);
+    while (!peers->asked_for_losses) std::this_thread::sleep_for(1ms);
+    std::this_thread::sleep_for(5ms);  // Far less than rank 0 waits.
     backend.abort_too(late);
   });
   return learned_from([&] { backend.throw_if_over("barrier"); });
@@ -89,15 +101,24 @@ TEST(AbortReason, AReasonThatComesAfterTheLossOfItsSenderIsReported) {
   }
 }
 
+class Reporter final : public RankContext {
+ public:
+  Reporter(std::shared_ptr<Activity> activity, std::optional<Failure>& reported)
+      : RankContext(std::move(activity)), reported_(reported) {}
+  void report_break(Failure failure) override { reported_ = std::move(failure); }
+
+ private:
+  std::optional<Failure>& reported_;
+};
+
 // The group is ranks 4 and 7 of the job.
 TEST(AbortReason, RanksThatAGroupDoesNotHaveAreBlamedForNothing) {
   run_on_backends([](int rank, std::unique_ptr<ShmBackend> backend, Activity& activity) {
     std::optional<Failure> told;
     ProcessGroup::State::Parts parts;
     parts.identity = {.name = "world", .rank = rank, .size = 2, .members = {4, 7}};
-    parts.in_job = std::make_shared<RankInJob>(
-        std::shared_ptr<Activity>(&activity, [](Activity*) {}),
-        RankHooks{.report_break = [&](const Failure& failure) { told = failure; }});
+    parts.rank_context =
+        std::make_shared<Reporter>(std::shared_ptr<Activity>(&activity, [](Activity*) {}), told);
     backend->abort({.fault = Fault::timeout,
                     .rank = 2'000'000'000,
                     .ranks = {1, 2, 2'000'000'000},

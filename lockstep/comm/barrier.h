@@ -1,4 +1,4 @@
-// barrier() as a free function beside those of values.h and tensor/collectives.h.
+// barrier() as a free function.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,7 +7,7 @@
 
 namespace lockstep {
 
-// Calls group.barrier(options). CUDA work that a rank has enqueued may still run.
+// CUDA work that a rank has enqueued may still run.
 inline void barrier(const ProcessGroup& group, const CallOptions& options = {}) {
   group.barrier(options);
 }

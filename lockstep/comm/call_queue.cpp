@@ -57,10 +57,10 @@ class CallQueue::Shared final : public Runner {
   void remove(const void* waiter);
   void hurry_locked();
 
-  std::atomic<bool> busy_{false};  // A call is running.
-  std::atomic<int> queued_{0};     // Size of `calls_`.
-  std::atomic<int> waiting_{0};    // Threads to wake when `busy_` ends or `calls_` moves.
-  std::mutex mutex_;               // Guards the rest.
+  std::atomic<bool> busy_{false};
+  std::atomic<int> queued_{0};   // Size of `calls_`.
+  std::atomic<int> waiting_{0};  // Threads to wake when `busy_` ends or `calls_` moves.
+  std::mutex mutex_;             // Guards the rest.
   std::condition_variable moved_;
   std::deque<Call> calls_;  // Not started.
   std::thread::id runner_;  // Runs an asynchronous call.
@@ -150,7 +150,7 @@ void CallQueue::Shared::run_front(Lock& lock) {
   lock.unlock();
   end_turn();
   for (const auto& act : acts) act();
-  acts.clear();  // They may keep the last handle of this queue's group alive.
+  acts.clear();  // They may hold the group's last handle.
   call = {};
   lock.lock();
 }
@@ -199,7 +199,7 @@ void CallQueue::Shared::stop() {
   moved_.notify_all();
 }
 
-// Fails calls that have not started. False within a call, which may destroy the queue.
+// False within a call, which may destroy the queue.
 bool CallQueue::Shared::wait_for_the_end() {
   const Waiting waiting(*this);
   Lock lock(mutex_);
@@ -212,8 +212,6 @@ bool CallQueue::Shared::wait_for_the_end() {
   }
   return true;
 }
-
-// --- CallQueue -----------------------------------------------------------------------------------
 
 void CallQueue::Turn::End::operator()(Shared* shared) const { shared->end_turn(); }
 

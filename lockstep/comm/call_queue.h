@@ -1,10 +1,9 @@
 // Runs a group's collectives one at a time, in the order in which they were started.
 //
-// A blocking call runs on its caller's thread, an asynchronous call on the first thread that waits
-// for it or for a later call. The queue's thread runs long calls immediately, and calls for which
-// no thread waits (takeover.h).
+// A waiting thread runs its own call and those before. Otherwise the queue's thread takes over:
+// docs/internals/communication.md (Order of calls).
 //
-// Thread safety: any thread may call any member.
+// Thread safety: any thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,13 +25,12 @@ class CallQueue {
 
  public:
   CallQueue();
-  // Waits for the running call, unless called by it. Calls that have not started fail with
-  // Error(aborted).
+  // Waits for the running call, unless called by it. Calls not started fail with Error(aborted).
   ~CallQueue();
   CallQueue(const CallQueue&) = delete;
   CallQueue& operator=(const CallQueue&) = delete;
 
-  // The right to run a call on this thread. May be empty.
+  // The right to run a call on this thread, or empty.
   class Turn {
    public:
     Turn() = default;
@@ -48,11 +46,11 @@ class CallQueue {
     std::unique_ptr<Shared, End> shared_;
   };
 
-  // Returns the right if no call is running or waiting; otherwise empty.
+  // Empty if a call is running or waiting.
   Turn try_turn();
 
   // Blocks until all earlier calls have ended; runs those not started whose limit is at most
-  // `timeout`. Empty if the deadline passes first.
+  // `timeout`. Empty after the deadline.
   Turn take_turn(std::chrono::milliseconds timeout, Deadline deadline);
   Turn take_turn() { return take_turn(std::chrono::milliseconds::max(), no_deadline); }
 

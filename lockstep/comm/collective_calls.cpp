@@ -9,6 +9,7 @@
 #include <limits>
 #include <numeric>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -64,7 +65,7 @@ void require_reducible(DType dtype, ReduceOp op, std::string_view what) {
                 fmt::format("{}: there is no {} of {}", what, name(op), name(dtype)));
 }
 
-std::size_t total(const Counts& counts) {
+std::size_t total(std::span<const std::size_t> counts) {
   std::size_t sum = 0;
   for (const std::size_t count : counts)
     require(!__builtin_add_overflow(sum, count, &sum), "counts: they add up to too much");
@@ -78,14 +79,14 @@ struct Extent {
   std::size_t before;
 };
 
-Extent extent_of(const Counts& counts, std::size_t each, const ProcessGroup& group,
+Extent extent_of(std::span<const std::size_t> counts, std::size_t each, const GroupIdentity& group,
                  std::string_view what) {
-  const auto ranks = static_cast<std::size_t>(group.size());
-  const auto rank = static_cast<std::size_t>(group.rank());
+  const auto ranks = static_cast<std::size_t>(group.size);
+  const auto rank = static_cast<std::size_t>(group.rank);
   if (counts.empty()) return {each * ranks, each, each * rank};
   require(counts.size() == ranks,
           [&] { return fmt::format("{}: {} counts for {} ranks", what, counts.size(), ranks); });
-  const auto mine = counts.begin() + group.rank();
+  const auto mine = counts.begin() + group.rank;
   return {total(counts), *mine, std::accumulate(counts.begin(), mine, std::size_t{0})};
 }
 
@@ -116,8 +117,8 @@ void require_apart(const Buffer& input, const Buffer& output, std::string_view w
 // --- Signatures ----------------------------------------------------------------------------------
 
 // Neither 0 nor a reserved layout.
-template <class Number>
-std::uint64_t layout_of(const std::vector<Number>& numbers) {
+template <class Numbers>
+std::uint64_t layout_of(const Numbers& numbers) {
   return (hash_of(numbers.data(), numbers.size() * sizeof numbers[0]) & ~layout_on_cuda) | 2;
 }
 
@@ -126,133 +127,111 @@ Signature signature_of(Operation operation, const Buffer& buffer) {
 }
 
 // For operations with parts: of `each` elements, or of `counts`.
-Signature signature_of(Operation operation, DType dtype, std::size_t each, const Counts& counts) {
+Signature signature_of(Operation operation, DType dtype, std::size_t each,
+                       std::span<const std::size_t> counts) {
   if (counts.empty()) return {.count = each, .operation = operation, .dtype = dtype};
   return {
       .count = total(counts), .layout = layout_of(counts), .operation = operation, .dtype = dtype};
 }
 
-// --- Parts ---------------------------------------------------------------------------------------
+// --- By shape ------------------------------------------------------------------------------------
 
-// `part` is this rank's part of `whole`, which gather and scatter have on the root only.
-Collective in_parts(Operation operation, const Buffer& input, const Buffer& output,
-                    const Counts& counts, const ProcessGroup& group, bool has_whole = true) {
+Collective in_place(Operation operation, const Buffer& data) {
+  require_valid(data, name(operation));
+  return {.signature = signature_of(operation, data), .output = data};
+}
+
+// One buffer is this rank's part of the other, which gather and scatter have on the root only.
+Collective in_parts(Operation operation, const Arguments& given, const GroupIdentity& group,
+                    bool has_whole) {
   const std::string_view what = name(operation);
-  const bool collects = operation == Operation::all_gather || operation == Operation::gather;
-  const Buffer& part = collects ? input : output;
-  const Buffer& whole = collects ? output : input;
+  const bool collects = shape_of(operation) == Shape::collects;
+  const Buffer& part = collects ? given.input : given.output;
+  const Buffer& whole = collects ? given.output : given.input;
   require_valid(part, what);
-  const Extent extent = extent_of(counts, part.count, group, what);
+  const Extent extent = extent_of(given.counts, part.count, group, what);
   require_count(part.count, extent.mine, what, collects ? "input" : "output");
-  Collective collective{.signature = signature_of(operation, part.dtype, part.count, counts),
-                        .input = input,
-                        .output = output,
-                        .counts = counts};
+  Collective collective{.signature = signature_of(operation, part.dtype, part.count, given.counts),
+                        .input = given.input,
+                        .output = given.output,
+                        .counts = given.counts};
   if (!has_whole) {
     (collects ? collective.output : collective.input) = {.dtype = part.dtype};
     return collective;
   }
   require_valid(whole, what);
-  require_same_type(input, output, what);
+  require_same_type(given.input, given.output, what);
   require_count(whole.count, extent.all, what, collects ? "output" : "input");
-  if (!is_own_part(part, whole, extent)) require_apart(input, output, what, not_in_place);
+  if (!is_own_part(part, whole, extent))
+    require_apart(given.input, given.output, what, not_in_place);
   return collective;
 }
 
-Collective rooted(Operation operation, const Buffer& input, const Buffer& output, int root,
-                  const Counts& counts, const ProcessGroup& group) {
-  require_rank(root, group.size(), name(operation));
-  const bool is_root = group.rank() == root;
-  Collective collective = in_parts(operation, input, output, counts, group, is_root);
-  collective.signature.root = root;
+Collective in_pairs(Operation operation, const Arguments& given, const GroupIdentity& group) {
+  const std::string_view what = name(operation);
+  const Buffer& input = given.input;
+  const Buffer& output = given.output;
+  require_valid(input, what);
+  require_valid(output, what);
+  require_same_type(input, output, what);
+  require_apart(input, output, what);
+  const auto ranks = static_cast<std::size_t>(group.size);
+  Collective collective{.signature = {.operation = operation, .dtype = input.dtype},
+                        .input = input,
+                        .output = output,
+                        .counts = given.counts};
+  if (given.counts.empty()) {
+    require(input.count % ranks == 0, [&] {
+      return fmt::format("{}: {} elements are not {} equal parts", what, input.count, ranks);
+    });
+    require_count(output.count, input.count, what, "output");
+    collective.signature.count = input.count / ranks;
+    return collective;
+  }
+  require_count(input.count, total(given.counts.first(ranks)), what, "input");
+  require_count(output.count, total(given.counts.subspan(ranks)), what, "output");
+  collective.signature.layout = layout_uneven_pairs;
   return collective;
+}
+
+Collective shaped(Operation operation, const Arguments& given, const GroupIdentity& group) {
+  const OperationFacts& facts = facts_of(operation);
+  switch (facts.shape) {
+    case Shape::none:
+      return {.signature = {.operation = operation}};
+    case Shape::in_place:
+      return in_place(operation, given.output);
+    case Shape::exchanges:
+      return in_pairs(operation, given, group);
+    case Shape::collects:
+    case Shape::distributes:
+      break;
+  }
+  const bool has_whole = facts.rooted == Rooted::no || group.rank == given.root;
+  return in_parts(operation, given, group, has_whole);
 }
 
 }  // namespace
 
 // --- Collectives ---------------------------------------------------------------------------------
 
-Collective all_reduce_of(const Buffer& data, ReduceOp op) {
-  require_valid(data, "all_reduce");
-  require_reducible(data.dtype, op, "all_reduce");
-  Collective collective{.signature = signature_of(Operation::all_reduce, data), .output = data};
-  collective.signature.op = op;
-  return collective;
-}
-
-Collective broadcast_of(const Buffer& data, int root, const ProcessGroup& group) {
-  require_valid(data, "broadcast");
-  require_rank(root, group.size(), "broadcast");
-  Collective collective{.signature = signature_of(Operation::broadcast, data), .output = data};
-  collective.signature.root = root;
-  return collective;
-}
-
-Collective reduce_of(const Buffer& data, int root, ReduceOp op, const ProcessGroup& group) {
-  require_valid(data, "reduce");
-  require_rank(root, group.size(), "reduce");
-  require_reducible(data.dtype, op, "reduce");
-  Collective collective{.signature = signature_of(Operation::reduce, data), .output = data};
-  collective.signature.op = op;
-  collective.signature.root = root;
-  return collective;
-}
-
-Collective all_gather_of(const Buffer& input, const Buffer& output, const Counts& counts,
-                         const ProcessGroup& group) {
-  return in_parts(Operation::all_gather, input, output, counts, group);
-}
-
-Collective reduce_scatter_of(const Buffer& input, const Buffer& output, ReduceOp op,
-                             const Counts& counts, const ProcessGroup& group) {
-  Collective collective = in_parts(Operation::reduce_scatter, input, output, counts, group);
-  require_reducible(input.dtype, op, "reduce_scatter");
-  collective.signature.op = op;
-  return collective;
-}
-
-Collective gather_of(const Buffer& input, const Buffer& output, int root, const Counts& counts,
-                     const ProcessGroup& group) {
-  return rooted(Operation::gather, input, output, root, counts, group);
-}
-
-Collective scatter_of(const Buffer& input, const Buffer& output, int root, const Counts& counts,
-                      const ProcessGroup& group) {
-  return rooted(Operation::scatter, input, output, root, counts, group);
-}
-
-Collective all_to_all_of(const Buffer& input, const Buffer& output, const Counts& pairs,
-                         const ProcessGroup& group) {
-  require_valid(input, "all_to_all");
-  require_valid(output, "all_to_all");
-  require_same_type(input, output, "all_to_all");
-  require_apart(input, output, "all_to_all");
-  const auto ranks = static_cast<std::size_t>(group.size());
-  Collective collective{.signature = {.operation = Operation::all_to_all, .dtype = input.dtype},
-                        .input = input,
-                        .output = output,
-                        .counts = pairs};
-  if (pairs.empty()) {
-    require(input.count % ranks == 0, [&] {
-      return fmt::format("all_to_all: {} elements are not {} equal parts", input.count, ranks);
-    });
-    require_count(output.count, input.count, "all_to_all", "output");
-    collective.signature.count = input.count / ranks;
-    return collective;
+Collective collective_of(Operation operation, const Arguments& given, const GroupIdentity& group) {
+  const OperationFacts& facts = facts_of(operation);
+  Collective collective = shaped(operation, given, group);
+  if (facts.rooted != Rooted::no) {
+    require_rank(given.root, group.size, facts.name);
+    collective.signature.root = given.root;
   }
-  const auto half = pairs.begin() + static_cast<std::ptrdiff_t>(ranks);
-  require_count(input.count, std::accumulate(pairs.begin(), half, std::size_t{0}), "all_to_all",
-                "input");
-  require_count(output.count, std::accumulate(half, pairs.end(), std::size_t{0}), "all_to_all",
-                "output");
-  collective.signature.layout = layout_uneven_pairs;
+  if (facts.reduces) {
+    require_reducible(collective.signature.dtype, given.op, facts.name);
+    collective.signature.op = given.op;
+  }
   return collective;
 }
 
-Counts pairs_of(const Counts& send_counts, const Counts& receive_counts,
-                const ProcessGroup& group) {
+Counts pairs_of(const Counts& send_counts, const Counts& receive_counts, int size) {
   if (send_counts.empty() && receive_counts.empty()) return {};
-  const auto ranks = static_cast<std::size_t>(group.size());
+  const auto ranks = static_cast<std::size_t>(size);
   require(send_counts.size() == ranks && receive_counts.size() == ranks, [&] {
     return fmt::format("all_to_all: {} send counts and {} receive counts for {} ranks",
                        send_counts.size(), receive_counts.size(), ranks);

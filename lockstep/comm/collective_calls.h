@@ -6,42 +6,37 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/core/buffer.h"
+#include "lockstep/comm/group/group_identity.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/job/detail/operation.h"
 
 namespace lockstep::comm {
 
-// --- Collectives: the arguments are ProcessGroup's -----------------------------------------------
+// operation_table defines which of them an operation uses.
+struct Arguments {
+  Buffer input = {};
+  Buffer output = {};  // The only buffer of an operation in place.
+  ReduceOp op = ReduceOp::sum;
+  int root = 0;
+  std::span<const std::size_t> counts = {};  // For Shape::exchanges, from pairs_of().
+};
+Collective collective_of(Operation operation, const Arguments& given, const GroupIdentity& group);
 
-Collective all_reduce_of(const Buffer& data, ReduceOp op);
-Collective broadcast_of(const Buffer& data, int root, const ProcessGroup& group);
-Collective reduce_of(const Buffer& data, int root, ReduceOp op, const ProcessGroup& group);
-Collective all_gather_of(const Buffer& input, const Buffer& output, const Counts& counts,
-                         const ProcessGroup& group);
-Collective reduce_scatter_of(const Buffer& input, const Buffer& output, ReduceOp op,
-                             const Counts& counts, const ProcessGroup& group);
-Collective gather_of(const Buffer& input, const Buffer& output, int root, const Counts& counts,
-                     const ProcessGroup& group);
-Collective scatter_of(const Buffer& input, const Buffer& output, int root, const Counts& counts,
-                      const ProcessGroup& group);
-
-// `pairs`: the counts sent to each rank, then those received from each; or empty.
-Collective all_to_all_of(const Buffer& input, const Buffer& output, const Counts& pairs,
-                         const ProcessGroup& group);
-Counts pairs_of(const Counts& send_counts, const Counts& receive_counts, const ProcessGroup& group);
+// The counts sent to each rank, then those received from each; or empty.
+Counts pairs_of(const Counts& send_counts, const Counts& receive_counts, int size);
 
 // Rejects device buffers that `backend` does not support.
 void require_possible(const Collective& collective, Backend& backend);
 
-// --- Messages and groups -------------------------------------------------------------------------
-
-// `operation` is send or recv.
 std::shared_ptr<Message> message_of(Operation operation, const Buffer& data, int peer,
                                     std::int64_t tag, const ProcessGroup& group);
 

@@ -10,6 +10,7 @@
 #include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/core/init_options.h"
 #include "lockstep/comm/device_mesh.h"
+#include "lockstep/comm/elastic_group.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/values.h"

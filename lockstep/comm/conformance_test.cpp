@@ -68,12 +68,7 @@ class LeastBackend final : public Backend {
   RegisteredMemory allocate_local(std::size_t bytes) override {
     return whole_->allocate_local(bytes);
   }
-  void post(std::shared_ptr<Message> message) override { whole_->post(std::move(message)); }
-  void progress() override { whole_->progress(); }
-  void drop_messages() override { whole_->drop_messages(); }
-  std::uint32_t message_bell() const override { return whole_->message_bell(); }
-  void await_messages(std::uint32_t seen) override { whole_->await_messages(seen); }
-  std::size_t messages_pending() const override { return whole_->messages_pending(); }
+  Pipes& pipes() override { return whole_->pipes(); }
   std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                  std::chrono::milliseconds timeout,
                                  const std::function<void()>& watch) override {
@@ -97,8 +92,8 @@ void run_on_least_backends(int world_size, const std::function<void(ProcessGroup
       auto peers = std::make_shared<ThreadPeers>(team, rank);
       ProcessGroup::State::Parts parts;
       parts.identity = {.name = "world", .rank = rank, .size = world_size};
-      parts.in_job =
-          std::make_shared<RankInJob>(std::shared_ptr<Activity>(team, &peers->activity(rank)));
+      parts.rank_context =
+          std::make_shared<RankContext>(std::shared_ptr<Activity>(team, &peers->activity(rank)));
       parts.backend = std::make_unique<LeastBackend>(
           std::make_unique<ShmBackend>(peers, "world", 1min), world_size);
       ProcessGroup group = GroupAccess::make(std::move(parts));

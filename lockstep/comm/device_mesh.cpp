@@ -29,7 +29,7 @@ std::string text_of(const std::vector<MeshDim>& dims) {
   return parts.empty() ? "no axes" : fmt::format("{}", fmt::join(parts, " x "));
 }
 
-// Ranks whose text differs from the majority's; all ranks without a majority.
+// Ranks whose text differs from the majority's; without one, all.
 std::vector<int> ranks_to_blame(const std::vector<std::string>& texts) {
   std::map<std::string, std::vector<int>> by_text;
   std::vector<int> all;
@@ -153,7 +153,7 @@ class DeviceMesh::State {
     return axes;
   }
 
-  // Locked, so that two threads do not make one group twice.
+  // Locked: two threads must not make one group twice.
   ProcessGroup group_of(const Axes& axes) {
     const std::lock_guard lock(mutex_);
     const auto found = groups_.find(axes);

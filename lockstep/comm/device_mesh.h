@@ -1,12 +1,12 @@
 // Named axes of a group: rank r has the coordinates of element r of an n-dimensional array.
 //
 //   lockstep::DeviceMesh mesh(world, {{"dp", -1}, {"tp", 2}});  // With 8 ranks: dp=4, tp=2.
-//   mesh["tp"]            // The group of the ranks that differ in tp alone: ranks 2 and 3.
-//   mesh[{"dp", "tp"}]    // The group of the ranks that differ in these two alone.
-//   mesh.rank("tp")       // This rank's coordinate, equal to mesh["tp"].rank().
+//   mesh["tp"]            // Ranks that differ in tp alone: 2 and 3.
+//   mesh[{"dp", "tp"}]    // In these two alone.
+//   mesh.rank("tp")       // This rank's coordinate: mesh["tp"].rank().
 //
 // As in PyTorch's init_device_mesh(), the last axis varies fastest: its ranks usually share a host.
-// Thread safety: any thread may call any member.
+// Thread safety: any thread.
 // Blocking: the constructor, and operator[] with a new set of axes; both are collective over the
 // whole group.
 // Errors: misuse, on all ranks, before any group is made, when the product of the sizes is not the
@@ -35,16 +35,16 @@ struct MeshDim {
 
 class LOCKSTEP_API DeviceMesh {
  public:
-  // Splits `group` once per axis, in their order. All ranks pass the same `dims`.
+  // Splits `group` once per axis, in their order.
   DeviceMesh(const ProcessGroup& group, const std::vector<MeshDim>& dims);
 
-  // The group of the ranks that differ from this one only in axis `name`, ordered by coordinate.
-  // Its name is, for example, "world.2.tp:3".
+  // The ranks that differ from this one only in axis `name`, ordered by coordinate. The group of
+  // the parent's second split, with color 3, is called "world.2.tp:3", for example.
   ProcessGroup operator[](std::string_view name) const;
 
-  // The group of the ranks that differ from this one only in axes `names`, in the mesh's row-major
-  // order, whatever the order of `names`. The first call with a set of several axes is collective:
-  // all ranks make these first calls in the same order. Later calls return the same group.
+  // The ranks that differ from this one only in axes `names`, in the mesh's row-major order,
+  // whatever the order of `names`. All ranks make their first calls with different sets in the same
+  // order. Later calls return the same group.
   ProcessGroup operator[](std::initializer_list<std::string_view> names) const;
   ProcessGroup operator[](const std::vector<std::string>& names) const;
 
@@ -52,7 +52,7 @@ class LOCKSTEP_API DeviceMesh {
 
   const std::vector<std::string>& names() const;
   int size(std::string_view name) const;
-  int rank(std::string_view name) const;  // This rank's coordinate.
+  int rank(std::string_view name) const;
 
  private:
   class State;

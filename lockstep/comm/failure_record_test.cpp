@@ -18,6 +18,7 @@
 #include "lockstep/comm/process_group.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/rigs/across_hosts.h"
 #include "tests/rigs/one_record.h"
 
 namespace lockstep::comm::failure_record_test {
@@ -228,12 +229,7 @@ const End ends[] = {
     {"exception",
      [](ProcessGroup&) { std::thread([] { throw std::runtime_error("the end"); }).join(); },
      "exception"},
-    {"leave",
-     [](ProcessGroup& group) {
-       { const ProcessGroup dropped = std::move(group); }
-       std::this_thread::sleep_for(1s);  // The process continues.
-     },
-     "left"},
+    {"leave", [](ProcessGroup& group) { const ProcessGroup dropped = std::move(group); }, "left"},
 };
 
 std::vector<Ranks> runs_to_an_end() {
@@ -242,9 +238,13 @@ std::vector<Ranks> runs_to_an_end() {
     runs.emplace_back(std::string("record of ") + end.name, [&end](const Rank& rank) {
       ProcessGroup group = init_process_group();
       for (int i = 0; i < 3; ++i) group.barrier();
-      if (rank.rank == 1) return end.end(group);
+      if (rank.rank == 1) {
+        end.end(group);
+        return test::wait_until_done(rank, {0, 2});  // The process continues.
+      }
       for (int i = 0; i < 2; ++i)  // Several calls fail with it.
         EXPECT_EQ(fault_of([&] { group.barrier(); }), Fault::peer_lost);
+      test::wait_until_done(rank, {});
     });
   return runs;
 }
@@ -322,10 +322,20 @@ std::string record_of(const test::Exit& exit) {
 const Ranks waited("waited for a rank", [](const Rank& rank) {
   ProcessGroup group = init_process_group();
   for (int i = 0; i < 3; ++i) group.barrier();
-  const auto over = rank.scratch / "over";  // The others have waited.
-  for (int i = 0; rank.rank == 1 && i < 1000 && !std::filesystem::exists(over); ++i)
-    std::this_thread::sleep_for(10ms);
-  EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 300ms}); }), Fault::timeout);
+  const auto waits = rank.scratch / "waits";  // Rank 2 has begun to wait.
+  const auto over = rank.scratch / "over";    // The others have waited.
+  std::jthread teller;
+  if (rank.rank == 2)
+    teller = std::jthread([&] {
+      while (group.flight_record().find("\"entered\"") == std::string::npos)
+        std::this_thread::sleep_for(1ms);
+      std::ofstream(waits).put('1');
+    });
+  if (rank.rank < 2)
+    while (!std::filesystem::exists(rank.rank == 0 ? waits : over))
+      std::this_thread::sleep_for(5ms);
+  const auto timeout = rank.rank == 2 ? 1min : 300ms;
+  EXPECT_EQ(fault_of([&] { group.barrier({.timeout = timeout}); }), Fault::timeout);
   std::ofstream(over).put('1');
   std::this_thread::sleep_for(300ms);  // No rank's end adds a line.
 });

@@ -23,6 +23,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/log.h"
 #include "lockstep/base/memory.h"
+#include "lockstep/base/processes.h"
 #include "lockstep/comm/in_process.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
@@ -71,7 +72,7 @@ const Ranks killed("killed", [](const Rank& rank) {
 });
 
 TEST(Failure, AKilledRankIsNamedOnEverySurvivor) {
-  const auto exits = killed.run(3, 10s);  // Far less than the calls' deadlines.
+  const auto exits = killed.run(3, 30s);  // Far less than the calls' deadlines.
   EXPECT_EQ(exits[1].signal, SIGKILL);
   expect_survivors(exits, 1);
 }
@@ -85,7 +86,7 @@ const Ranks rank_zero_killed("rank zero killed", [](const Rank& rank) {
   });
 });
 
-TEST(Failure, RankZeroIsNamedLikeAnyOther) { expect_survivors(rank_zero_killed.run(3, 10s), 0); }
+TEST(Failure, RankZeroIsNamedLikeAnyOther) { expect_survivors(rank_zero_killed.run(3, 30s), 0); }
 
 // The steady clock is the same for all processes of a host.
 void write_now(const std::filesystem::path& file) {
@@ -155,6 +156,7 @@ TEST(Failure, EveryDeathIsNoticedAndItsSignalNamed) {
 }
 
 constexpr std::size_t large = std::size_t{2} << 30;
+constexpr const char* missed_after = "missed after seconds: ";
 
 const Ranks large_one_killed("large one killed", [](const Rank& rank) {
   std::vector<char> memory(rank.rank == 1 ? large : 1);
@@ -167,23 +169,21 @@ const Ranks large_one_killed("large one killed", [](const Rank& rank) {
     ::raise(SIGKILL);
   }
   EXPECT_EQ(fault_of([&] { group.barrier(); }), Fault::peer_lost);
-  std::ofstream(rank.scratch.parent_path() / "lockstep-large-death")
-      << seconds_since_written(clock);
+  std::printf("%s%.6f\n", missed_after, seconds_since_written(clock));
 });
 
 // The limit is 100 ms for any size of process; the kernel needs 160 ms to unmap this one. A busy
 // machine may be late once, but not each time.
 TEST(Failure, ALargeProcessIsMissedWithinATenthOfASecond) {
   if (available_memory() < 3 * large) GTEST_SKIP() << "less than 6 GB of memory are free";
-  const auto result = std::filesystem::temp_directory_path() / "lockstep-large-death";
   double best = 1e9;
   for (int i = 0; i < 5 && best >= 0.1; ++i) {
-    expect_survivors(large_one_killed.run(2, 60s), 1);
-    double seconds = 1e9;
-    std::ifstream(result) >> seconds;
-    best = std::min(best, seconds);
+    const auto exits = large_one_killed.run(2, 60s);
+    expect_survivors(exits, 1);
+    const std::string& output = exits[0].output;
+    if (const auto at = output.find(missed_after); at != std::string::npos)
+      best = std::min(best, std::stod(output.substr(at + std::strlen(missed_after))));
   }
-  std::filesystem::remove(result);
   std::printf("noticed after %.1f ms\n", best * 1e3);
   EXPECT_LT(best, 0.1);
 }
@@ -199,7 +199,7 @@ const Ranks exited("exited", [](const Rank& rank) {
 });
 
 TEST(Failure, ARankThatExitsWithoutDestroyingItsGroupIsNamedWithItsCode) {
-  const auto exits = exited.run(2, 10s);
+  const auto exits = exited.run(2, 30s);
   EXPECT_EQ(exits[0].code, 0) << exits[0].output;
   EXPECT_EQ(exits[1].code, 3);
 }
@@ -216,7 +216,7 @@ const Ranks abandoned("abandoned", [](const Rank& rank) {
 });
 
 TEST(Failure, AGroupLostToAnExceptionFailsTheOthersAndEndsAtOnce) {
-  const auto exits = abandoned.run(2, 10s);
+  const auto exits = abandoned.run(2, 30s);
   EXPECT_EQ(exits[0].code, 0) << exits[0].output;
   EXPECT_EQ(exits[1].code, 1);
 }
@@ -232,7 +232,7 @@ const Ranks many_die("many die", [](const Rank& rank) {
 });
 
 TEST(Failure, IsReportedToTheLastOfFourRanksWithItsCause) {
-  const auto exits = many_die.run(4, 10s);
+  const auto exits = many_die.run(4, 30s);
   EXPECT_EQ(exits[1].code, 0) << exits[1].output;
 }
 
@@ -267,7 +267,12 @@ TEST(Failure, ARankMayBeKilledAtAnyTime) {
 
 // --- Late and stopped ----------------------------------------------------------------------------
 
-// A rank that comes too late gets an error that names rank 0, which has aborted or left.
+// Waits until another rank has written the file; the limit is that of the run.
+void await_file(const std::filesystem::path& file) {
+  while (!std::filesystem::exists(file)) std::this_thread::sleep_for(5ms);
+}
+
+// A late rank's error names rank 0, which has aborted or left.
 void expect_to_be_too_late(const ProcessGroup& group) {
   std::string text;
   const Fault fault = fault_of([&] { group.barrier(); }, &text);
@@ -277,14 +282,16 @@ void expect_to_be_too_late(const ProcessGroup& group) {
 
 const Ranks late("late", [](const Rank& rank) {
   ProcessGroup group = init_process_group();
+  const auto over = rank.scratch / "over";  // Rank 0 waits no longer.
   if (rank.rank == 1) {
-    std::this_thread::sleep_for(1s);
+    await_file(over);
     return expect_to_be_too_late(group);
   }
   std::string text;
   EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 200ms}); }, &text), Fault::timeout);
   EXPECT_NE(text.find("rank 1"), std::string::npos) << text;
   EXPECT_NE(text.find("yet to call its first collective"), std::string::npos) << text;
+  std::ofstream(over).put('1');
 });
 
 TEST(Failure, ARankThatDoesNotComeIsNamedAtTheDeadline) {
@@ -292,6 +299,7 @@ TEST(Failure, ARankThatDoesNotComeIsNamedAtTheDeadline) {
 }
 
 TEST(Failure, AMonitoredBarrierNamesEveryAbsentRankOnAllRanks) {
+  std::atomic<int> here{0};
   std::atomic<int> named{0};
   EXPECT_THROW(
       run_in_process(4,
@@ -304,10 +312,12 @@ TEST(Failure, AMonitoredBarrierNamesEveryAbsentRankOnAllRanks) {
                          EXPECT_NE(why.find("rank 2"), std::string::npos) << why;
                          return;
                        }
+                       // Neither may miss the other.
+                       ++here;
+                       while (here < 2) std::this_thread::yield();
                        std::string text;
-                       EXPECT_EQ(
-                           fault_of([&] { group.monitored_barrier({.timeout = 300ms}); }, &text),
-                           Fault::timeout);
+                       EXPECT_EQ(fault_of([&] { group.monitored_barrier({.timeout = 1s}); }, &text),
+                                 Fault::timeout);
                        for (const char* rank : {"2 of 4 ranks", "rank 2", "rank 3"})
                          EXPECT_NE(text.find(rank), std::string::npos) << text;
                        ++named;
@@ -349,18 +359,19 @@ void expect_timeout_behind_an_async_call(std::chrono::milliseconds lateness,
 }
 
 TEST(Failure, ABlockingCallBehindAnAsynchronousOneKeepsItsOwnDeadline) {
-  expect_timeout_behind_an_async_call(6s, 200ms, 3, "earlier calls");
+  expect_timeout_behind_an_async_call(1h, 200ms, 10, "earlier calls");
 }
 
 TEST(Failure, TheTimeoutOfACallIncludesTheWaitForItsTurn) {
-  expect_timeout_behind_an_async_call(700ms, 1s, 1.6, "rank 1");
+  // Rank 1 may be 2 s later without making the first call fail, and rank 0 may stand still for 2 s.
+  expect_timeout_behind_an_async_call(2100ms, 4200ms, 6.2, "rank 1");
 }
 
 TEST(Failure, ABlockingCallBehindAnotherThreadsKeepsItsOwnDeadline) {
+  std::atomic<bool> over{false};
   EXPECT_THROW(run_in_process(2,
-                              [](ProcessGroup& group) {
-                                if (group.rank() == 1) std::this_thread::sleep_for(1s);
-                                if (group.rank() == 1) return;
+                              [&](ProcessGroup& group) {
+                                if (group.rank() == 1) return over.wait(false);
                                 std::jthread other([group] {
                                   EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 20s}); }),
                                             Fault::timeout);
@@ -369,7 +380,9 @@ TEST(Failure, ABlockingCallBehindAnotherThreadsKeepsItsOwnDeadline) {
                                 const auto begin = Clock::now();
                                 EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 200ms}); }),
                                           Fault::timeout);
-                                EXPECT_LT(seconds_since(begin), 0.8);
+                                EXPECT_LT(seconds_since(begin), 10);
+                                over = true;
+                                over.notify_all();
                               }),
                Error);
 }
@@ -396,7 +409,8 @@ TEST(Failure, AReceiveThatNobodyAnswersEndsAtItsDeadline) {
 }
 
 TEST(Failure, AReceiveThatHasTimedOutIsNeverWrittenTo) {
-  run_in_process(2, [](ProcessGroup& world) {
+  std::atomic<bool> has_timed_out{false};
+  run_in_process(2, [&](ProcessGroup& world) {
     {
       const ProcessGroup group = world.split(0);
       float late_value = 3;
@@ -406,12 +420,14 @@ TEST(Failure, AReceiveThatHasTimedOutIsNeverWrittenTo) {
         const CallOptions soon{.timeout = 100ms};
         EXPECT_EQ(fault_of([&] { group.recv({.data = &late_value, .count = 1}, 1, 1, soon); }),
                   Fault::timeout);
+        has_timed_out = true;
+        has_timed_out.notify_all();
         EXPECT_EQ(fault_of([&] { waiting.wait(); }), Fault::timeout);
       } else {
-        std::this_thread::sleep_for(200ms);
+        has_timed_out.wait(false);
         float sent = 7;
         EXPECT_EQ(fault_of([&] {
-                    for (int i = 0; i < 100; ++i) {
+                    for (int i = 0; i < 10'000; ++i) {
                       group.send({.data = &sent, .count = 1}, 0, 1);
                       std::this_thread::sleep_for(1ms);
                     }
@@ -523,9 +539,9 @@ const Ranks stopped("stopped", [](const Rank& rank) {
   if (rank.rank == 0)
     waker = std::jthread([&] {
       const auto begin = Clock::now();
-      while (log.text().find("STOPPED") == std::string::npos && seconds_since(begin) < 10)
+      while (log.text().find("STOPPED") == std::string::npos && seconds_since(begin) < 20)
         std::this_thread::sleep_for(10ms);
-      EXPECT_LT(seconds_since(begin), 3.0) << "it was named too late";
+      EXPECT_LT(seconds_since(begin), 10.0) << "it was named too late";
       ::kill(other, SIGCONT);
     });
   std::vector<float> values(100000, static_cast<float>(rank.rank));
@@ -538,7 +554,15 @@ const Ranks stopped("stopped", [](const Rank& rank) {
   destroy_process_group(group);
 });
 
-TEST(Failure, AStoppedRankIsNamedAndMayGoOn) { EXPECT_TRUE(all_succeeded(stopped.run(2, 30s))); }
+TEST(Failure, AStoppedRankIsNamedAndMayGoOn) { EXPECT_TRUE(all_succeeded(stopped.run(2, 60s))); }
+
+void await_stop(pid_t pid) {
+  const auto is_stopped = [&] {
+    const auto process = process_stat(pid);
+    return process && process->state == 'T';
+  };
+  while (!is_stopped()) std::this_thread::sleep_for(5ms);
+}
 
 const Ranks stopped_for_good("stopped for good", [](const Rank& rank) {
   ProcessGroup group = init_process_group();
@@ -547,6 +571,7 @@ const Ranks stopped_for_good("stopped for good", [](const Rank& rank) {
     ::raise(SIGSTOP);
     return expect_to_be_too_late(group);
   }
+  await_stop(other);
   std::string text;
   EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 1500ms}); }, &text), Fault::timeout);
   EXPECT_NE(text.find("STOPPED"), std::string::npos) << text;
@@ -588,17 +613,17 @@ TEST(Failure, ARankThatWaitsForAStoppedRankNamesItWhenTheGroupIsAborted) {
 const Ranks all_stopped("all stopped", [](const Rank& rank) {
   ProcessGroup group = init_process_group();
   const pid_t other = pid_of_rank_one(group);
+  const auto continued = rank.scratch / "continued";
   if (rank.rank == 0) {
     const std::string pids = std::to_string(::getpid()) + " " + std::to_string(other);
-    const std::string command =
-        "(sleep 0.3; kill -STOP " + pids + "; sleep 2; kill -CONT " + pids + ") &";
+    const std::string command = "(sleep 0.3; kill -STOP " + pids + "; sleep 3.5; kill -CONT " +
+                                pids + "; touch " + continued.string() + ") &";
     ASSERT_EQ(std::system(command.c_str()), 0);
   }
-  const auto begin = Clock::now();
   float go_on = 1;
-  while (go_on != 0) {  // Interrupts any call at any point, even though 2 s exceed 1 s.
-    go_on = seconds_since(begin) < 3 ? 1 : 0;
-    group.broadcast({.data = &go_on, .count = 1}, 0, {.timeout = 1s});
+  while (go_on != 0) {  // Interrupts any call at any point, even though 3.5 s exceed 3 s.
+    go_on = std::filesystem::exists(continued) ? 0 : 1;
+    group.broadcast({.data = &go_on, .count = 1}, 0, {.timeout = 3s});
     if (rank.rank == 1) std::this_thread::sleep_for(1ms);
   }
   destroy_process_group(group);
@@ -654,7 +679,7 @@ TEST(Failure, AbortEndsTheCallsOfAllRanksFromAnyThread) {
                     std::string why;
                     EXPECT_EQ(fault_of(wait, &why), Fault::aborted) << group.rank();
                     EXPECT_NE(why.find("the user has had enough"), std::string::npos) << why;
-                    EXPECT_LT(seconds_since(begin), 5);
+                    EXPECT_LT(seconds_since(begin), 20);
                     group.barrier();
                   });
                 },

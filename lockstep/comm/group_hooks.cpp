@@ -3,9 +3,7 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
-#include "lockstep/comm/group/met_break.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/hosts/rendezvous.h"
 #include "lockstep/comm/values.h"
@@ -17,12 +15,12 @@ int job_rank(const ProcessGroup& group, int rank) {
   return GroupAccess::state_of(group).identity().world_rank(rank);
 }
 
-void note_met_break() { comm::has_met_break = true; }
+void note_failed_call() { comm::RankContext::note_failed_call(); }
 
-bool take_met_break() { return std::exchange(comm::has_met_break, false); }
+void note_call(const ProcessGroup& group) { GroupAccess::state_of(group).note_call(); }
 
-void tell_why_it_ends(const ProcessGroup& group) {
-  GroupAccess::state_of(group).in_job()->tell_why_it_ends();
+void report_cause_of_exit(const ProcessGroup& group) {
+  GroupAccess::state_of(group).rank_context()->report_cause_of_exit();
 }
 
 std::chrono::milliseconds timeout_of(const ProcessGroup& group) {
@@ -41,14 +39,13 @@ std::vector<int> host_of_ranks(const ProcessGroup& group) {
 }
 
 std::shared_ptr<const std::atomic<std::uint64_t>> reduced_bytes(const ProcessGroup& group) {
-  const auto in_job = GroupAccess::state_of(group).in_job();
-  return {in_job, &in_job->reduced_bytes()};
+  return GroupAccess::state_of(group).rank_context()->reduced_bytes();
 }
 
 void count_step(const ProcessGroup& group) { count_step(group, StepClock::of_this_thread()); }
 
 void count_step(const ProcessGroup& group, StepClock* loop) {
-  GroupAccess::state_of(group).in_job()->count_step();
+  GroupAccess::state_of(group).rank_context()->count_step();
   if (loop != nullptr) loop->count_step();
 }
 

@@ -1,8 +1,8 @@
 // Hooks into a group's life for other components.
 //
-// Thread safety: any thread may call any function.
-// Errors: tell_why_it_ends(), and the functions that follow it, throw misuse for a destroyed group
-// and in a fork()ed child.
+// Thread safety: any thread.
+// Errors: misuse in a fork()ed child, from before_end(), report_cause_of_exit() and all functions
+// below it; from all but before_end() also for a destroyed group.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,42 +22,41 @@ namespace lockstep {
 
 class StepClock;
 
-// The thread that destroys `group` or its parent group first calls `act`, if a handle of it still
-// exists. `act` ends background work, returns when it no longer uses the group, and must not throw.
+// Before a thread destroys `group` or its parent group, it calls `act`, which the group holds
+// weakly. `act` ends background work, returns when it no longer uses the group, and never throws.
 LOCKSTEP_API void before_end(const ProcessGroup& group,
                              const std::shared_ptr<const std::function<void()>>& act);
 
 // The job's number for a rank of `group`, as in Failure::rank.
 LOCKSTEP_API int job_rank(const ProcessGroup& group, int rank);
 
-// The default timeout of calls of `group`.
+// Default of the group's calls.
 LOCKSTEP_API std::chrono::milliseconds timeout_of(const ProcessGroup& group);
 
-// For code that runs calls on another thread than the caller's: moves the mark of
-// group/met_break.h. Mark the thread that gets a call's Error. When it makes its next call, move
-// the mark to the thread that runs that call. take_met_break() clears the mark and returns whether
-// it was set.
-LOCKSTEP_API void note_met_break();
-LOCKSTEP_API bool take_met_break();
+// For code that runs a user's calls on a background thread. If the user's thread makes another call
+// after an Error, that Error is not the cause of a later exit. Call note_call() on the thread that
+// submits a call, and note_failed_call() on the thread that gets its Error.
+LOCKSTEP_API void note_failed_call();
+LOCKSTEP_API void note_call(const ProcessGroup& group);
 
-// Call it when this process ends without leaving `group`. If another rank is the cause, reports
+// Call it when this process ends without leaving `group`. If another rank caused this exit, reports
 // that rank to other hosts, once for all groups of the world.
-LOCKSTEP_API void tell_why_it_ends(const ProcessGroup& group);
+LOCKSTEP_API void report_cause_of_exit(const ProcessGroup& group);
 
 // Collective. The host of each rank of `group`, numbered in the order of their first ranks.
 LOCKSTEP_API std::vector<int> host_of_ranks(const ProcessGroup& group);
 
-// Bytes that this rank has passed to all_reduce() and reduce_scatter() in all groups.
+// Bytes that this rank has passed to all_reduce(), reduce() and reduce_scatter() in all groups.
 LOCKSTEP_API std::shared_ptr<const std::atomic<std::uint64_t>> reduced_bytes(
     const ProcessGroup& group);
 
-// Counts a training step, unless this rank has called ProcessGroup::set_step(). The training loop's
-// clock always counts it: `loop`, or the calling thread's, if any.
+// Increments this rank's step, unless it has called ProcessGroup::set_step(). Always increments the
+// step of the training loop's StepClock: `loop`, or the calling thread's, if any.
 LOCKSTEP_API void count_step(const ProcessGroup& group);
 LOCKSTEP_API void count_step(const ProcessGroup& group, StepClock* loop);
 
-// The object of type T that `group` owns on this rank; the first call makes it, the group's end
-// releases it. It must not hold a handle of the group. Not collective.
+// The object of type T that `group` owns on this rank; made by the first call, released at the
+// group's end. It must not hold a handle of the group. Not collective.
 template <class T>
 std::shared_ptr<T> attachment_of(const ProcessGroup& group);
 

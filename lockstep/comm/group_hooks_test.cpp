@@ -25,11 +25,12 @@ struct Alone {
 
   std::uint64_t step() const { return peers->activity(0).step; }
 
-  static ProcessGroup make(const std::shared_ptr<ThreadPeers>& peers, RankHooks hooks = {}) {
+  template <class Context = RankContext, class... Arguments>
+  static ProcessGroup make(const std::shared_ptr<ThreadPeers>& peers, Arguments&... arguments) {
     ProcessGroup::State::Parts parts;
     parts.identity.name = "world";
-    parts.in_job = std::make_shared<RankInJob>(
-        std::shared_ptr<Activity>(peers, &peers->activity(0)), std::move(hooks));
+    parts.rank_context = std::make_shared<Context>(
+        std::shared_ptr<Activity>(peers, &peers->activity(0)), arguments...);
     parts.backend = std::make_unique<ShmBackend>(peers, "world", std::chrono::minutes(1));
     return GroupAccess::make(std::move(parts));
   }
@@ -68,16 +69,26 @@ TEST(Steps, AreMisuseOnADestroyedGroup) {
   EXPECT_EQ(test::fault_of([&] { count_step(rank.group); }), Fault::misuse);
 }
 
+class ExitReporter final : public RankContext {
+ public:
+  ExitReporter(std::shared_ptr<Activity> activity, int& reports)
+      : RankContext(std::move(activity)), reports_(reports) {}
+
+ private:
+  void report_exit() override { ++reports_; }
+
+  int& reports_;
+};
+
 TEST(WhyItEnds, IsReportedOnceForAllGroupsOfARank) {
   int told = 0;
-  const ProcessGroup group =
-      Alone::make(std::make_shared<ThreadPeers>(std::make_shared<ThreadTeam>(1), 0),
-                  {.tell_why_it_ends = [&] { ++told; }});
+  const ProcessGroup group = Alone::make<ExitReporter>(
+      std::make_shared<ThreadPeers>(std::make_shared<ThreadTeam>(1), 0), told);
   const ProcessGroup part = group.split(0);
-  tell_why_it_ends(part);
+  report_cause_of_exit(part);
   EXPECT_EQ(told, 1);
-  tell_why_it_ends(group.split(0));
-  tell_why_it_ends(group);
+  report_cause_of_exit(group.split(0));
+  report_cause_of_exit(group);
   EXPECT_EQ(told, 1);
 }
 

@@ -5,42 +5,38 @@
 #include <utility>
 
 #include "lockstep/base/time.h"
-#include "lockstep/comm/group/met_break.h"
 #include "lockstep/comm/group/timed_call.h"
 #include "lockstep/job/activity.h"
 
 namespace lockstep::comm {
 
-GroupMessages::GroupMessages(const GroupIdentity& group, const GroupLife& life,
-                             GroupFailure& failure, std::shared_ptr<Backend> backend)
+GroupMessages::GroupMessages(GroupContext& group)
     : group_(group),
-      packed_name_(pack_group_name(group.name)),
-      life_(life),
-      failure_(failure),
-      messages_(std::make_shared<PointToPoint>(std::move(backend))),
-      in_job_(life.in_job()) {}
+      packed_name_(pack_group_name(group.identity().name)),
+      messages_(std::make_shared<PointToPoint>(group.resources().backend, group.identity().name)),
+      rank_context_(group.resources().rank_context) {}
 
 std::shared_ptr<PointToPoint> GroupMessages::usable() const {
-  group_.require_own_process();
+  group_.identity().require_own_process();
   const std::lock_guard lock(mutex_);
-  life_.require_usable();
-  failure_.throw_if_broken();
+  group_.require_usable();
+  group_.throw_if_broken();
   return messages_;
 }
 
-Source GroupMessages::run(const std::shared_ptr<Message>& message,
-                          std::chrono::milliseconds timeout) {
+Source GroupMessages::run(const std::shared_ptr<Message>& message, const CallOptions& options) {
+  const auto timeout = group_.identity().timeout_of(options.timeout);
   const auto messages = usable();
   const std::uint64_t number = note_begin(*message, Call::blocking);
   const TimedCall timed(ticks_now());
   try {
     messages->run(
-        message, [&] { return group_.describe(*message); }, in(timeout));
+        message, [&] { return group_.identity().describe(*message); }, in(timeout));
     timed.end_wait(message->operation == Operation::recv
-                       ? std::optional(group_.world_rank(message->peer))
+                       ? std::optional(group_.identity().world_rank(message->peer))
                        : std::nullopt);
   } catch (...) {
-    has_met_break = true;
+    RankContext::note_failed_call();
     note_end(number, *message, std::current_exception(), timeout);
     throw;
   }
@@ -48,15 +44,15 @@ Source GroupMessages::run(const std::shared_ptr<Message>& message,
   return {message->peer, message->tag};
 }
 
-Work GroupMessages::start(const std::shared_ptr<Message>& message,
-                          std::chrono::milliseconds timeout, std::shared_ptr<const void> keep_alive,
+Work GroupMessages::start(const std::shared_ptr<Message>& message, const CallOptions& options,
                           std::weak_ptr<const void> owner) {
+  const auto timeout = group_.identity().timeout_of(options.timeout);
   const auto messages = usable();
   const std::uint64_t number = note_begin(*message, Call::asynchronous);
   try {
-    return messages->start(message, group_.describe(*message), in(timeout),
+    return messages->start(message, group_.identity().describe(*message), in(timeout),
                            [this, number, message, timeout, owner = std::move(owner),
-                            kept = std::move(keep_alive)](std::exception_ptr error) {
+                            kept = options.keep_alive](std::exception_ptr error) {
                              // The group may have been destroyed with `kept`.
                              if (const auto strong = owner.lock())
                                note_end(number, *message, error, timeout);
@@ -76,14 +72,14 @@ std::uint64_t GroupMessages::note_begin(const Message& message, Call call) {
   const Ticks now = ticks_now();
   const std::lock_guard lock(mutex_);
   ++begun_;
-  if (in_job_) {
-    Activity& activity = in_job_->activity();
-    note_going_on(activity);
+  if (rank_context_) {
+    Activity& activity = rank_context_->activity();
+    rank_context_->note_call();
     activity.peer.store(message.peer, std::memory_order_relaxed);
     activity.message.enter(packed_name_, message.operation, begun_, now);
     if (call == Call::asynchronous) activity.message.leave(now);
   }
-  return record_.enter(signature, begun_, now);
+  return group_.messages().enter(signature, begun_, now);
 }
 
 void GroupMessages::note_end(std::uint64_t number, const Message& message, std::exception_ptr error,
@@ -92,15 +88,15 @@ void GroupMessages::note_end(std::uint64_t number, const Message& message, std::
     const Ticks now = ticks_now();
     const std::lock_guard lock(mutex_);
     using Phase = FlightRecorder::Phase;
-    record_.leave(number, error ? Phase::failed : Phase::completed, now);
+    group_.messages().leave(number, error ? Phase::failed : Phase::completed, now);
     const bool is_latest = number + 1 == begun_;
-    if (in_job_ && is_latest) in_job_->activity().message.leave(now);
+    if (rank_context_ && is_latest) rank_context_->activity().message.leave(now);
   }
-  if (!error || life_.is_over()) return;
+  if (!error || group_.is_over()) return;
   if (message.peer_left)
-    failure_.note(error, group_.describe(message));
+    group_.report(error, group_.identity().describe(message));
   else
-    failure_.break_with(error, group_.describe(message), timeout);
+    group_.break_with(error, group_.identity().describe(message), timeout);
 }
 
 bool GroupMessages::end(const std::exception_ptr& error) {
@@ -117,7 +113,7 @@ void GroupMessages::close(const std::exception_ptr& error) {
   std::shared_ptr<PointToPoint> messages;
   const std::lock_guard lock(mutex_);
   messages.swap(messages_);
-  in_job_.reset();
+  rank_context_.reset();
 }
 
 }  // namespace lockstep::comm

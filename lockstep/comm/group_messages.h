@@ -1,6 +1,6 @@
 // The messages of one group on this rank, and their record.
 //
-// Thread safety: any thread may call any member.
+// Thread safety: any thread.
 // Errors: misuse after the group's end. Every Error of a message breaks the group, unless its peer
 // has left.
 
@@ -15,12 +15,10 @@
 #include <mutex>
 
 #include "lockstep/comm/core/backend.h"
-#include "lockstep/comm/group/flight_recorder.h"
-#include "lockstep/comm/group/group_failure.h"
-#include "lockstep/comm/group/group_identity.h"
-#include "lockstep/comm/group/group_life.h"
-#include "lockstep/comm/group/rank_in_job.h"
+#include "lockstep/comm/group/group_context.h"
+#include "lockstep/comm/group/rank_context.h"
 #include "lockstep/comm/point_to_point.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/comm/work.h"
 #include "lockstep/job/activity.h"
 
@@ -28,18 +26,16 @@ namespace lockstep::comm {
 
 class GroupMessages {
  public:
-  // The referenced objects must outlive this one.
-  GroupMessages(const GroupIdentity& group, const GroupLife& life, GroupFailure& failure,
-                std::shared_ptr<Backend> backend);
+  // `group` must outlive it.
+  explicit GroupMessages(GroupContext& group);
 
-  Source run(const std::shared_ptr<Message>& message, std::chrono::milliseconds timeout);
+  Source run(const std::shared_ptr<Message>& message, const CallOptions& options);
 
-  // As run(), in the background; releases `keep_alive` at the end. `owner` keeps this object alive;
-  // a message may outlive both.
-  Work start(const std::shared_ptr<Message>& message, std::chrono::milliseconds timeout,
-             std::shared_ptr<const void> keep_alive, std::weak_ptr<const void> owner);
+  // As run(), in the background. `owner` keeps this object alive; a message may outlive both.
+  Work start(const std::shared_ptr<Message>& message, const CallOptions& options,
+             std::weak_ptr<const void> owner);
 
-  // Number of messages sent to or from this rank but not received. Call it before close().
+  // Messages sent to or from this rank but not received. Call it before close().
   std::size_t pending() const { return messages_->pending(); }
 
   // Makes all messages fail with `error`. False after close().
@@ -47,8 +43,6 @@ class GroupMessages {
 
   // Calls end() and releases the backend.
   void close(const std::exception_ptr& error);
-
-  const FlightRecorder& record() const { return record_; }
 
  private:
   std::shared_ptr<PointToPoint> usable() const;
@@ -59,15 +53,12 @@ class GroupMessages {
   void note_end(std::uint64_t number, const Message& message, std::exception_ptr error,
                 std::chrono::milliseconds timeout);
 
-  const GroupIdentity& group_;
+  GroupContext& group_;
   const GroupName packed_name_;
-  const GroupLife& life_;
-  GroupFailure& failure_;
-  mutable std::mutex mutex_;  // Guards the rest.
+  mutable std::mutex mutex_;  // Guards the rest, and what the group's record of messages gets.
   std::shared_ptr<PointToPoint> messages_;
-  std::shared_ptr<RankInJob> in_job_;  // Null after close(), like messages_.
+  std::shared_ptr<RankContext> rank_context_;  // Null after close(), like messages_.
   std::uint64_t begun_ = 0;
-  FlightRecorder record_;
 };
 
 }  // namespace lockstep::comm

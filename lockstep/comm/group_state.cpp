@@ -13,9 +13,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/time.h"
 #include "lockstep/comm/collective_calls.h"
-#include "lockstep/comm/core/abort_reason.h"
 #include "lockstep/comm/core/signature.h"
-#include "lockstep/comm/group_hooks.h"
 #include "lockstep/job/activity.h"
 
 namespace lockstep {
@@ -28,27 +26,15 @@ std::uint64_t hash_of_label(std::string_view label) {
   return label.empty() ? 0 : comm::hash_of(label.data(), label.size());
 }
 
-std::chrono::milliseconds timeout_of(const CallOptions& options, const comm::GroupIdentity& group) {
-  const auto timeout = options.timeout.value_or(group.timeout);
-  require(timeout.count() >= 0, "a timeout is negative");
-  return timeout;
-}
-
 void apply(const CallOptions& options, const comm::GroupIdentity& group,
            comm::Collective& collective) {
   collective.signature.label = hash_of_label(options.label);
   collective.label = cut_text(options.label, comm::most_carried_label_bytes);
-  collective.timeout = timeout_of(options, group);
+  collective.timeout = group.timeout_of(options.timeout);
 }
 
-comm::GroupIdentity with_backend(comm::GroupIdentity identity, const comm::Backend& backend) {
-  identity.backend = backend.name();
-  identity.local = backend.local();
-  return identity;
-}
-
-// The number of a rank's running attempt to make the group. With `counts_ended`, the number after
-// an ended one. Otherwise 0.
+// The number of a rank's running attempt to make the group; with `counts_ended`, also the number
+// after an ended one. Otherwise 0.
 std::uint64_t shown_try(const ShownCall& making, const GroupName& name, bool counts_ended) {
   const std::uint64_t before = making.state.load();
   for (std::size_t i = 0; i < name.size(); ++i)
@@ -60,11 +46,11 @@ std::uint64_t shown_try(const ShownCall& making, const GroupName& name, bool cou
 }
 
 // The latest among these ranks of the job.
-std::uint64_t shown_try(const comm::RankInJob& in_job, const std::vector<int>& ranks,
+std::uint64_t shown_try(const comm::RankContext& rank_context, const std::vector<int>& ranks,
                         const GroupName& name, bool counts_ended) {
   std::uint64_t latest = 0;
   for (const int rank : ranks)
-    if (const auto activity = in_job.activity_of(rank))
+    if (const auto activity = rank_context.activity_of(rank))
       latest = std::max(latest, shown_try(activity->making, name, counts_ended));
   return latest;
 }
@@ -112,7 +98,7 @@ ChildTries::Turn::Turn(ChildTries& all, const std::string& name, const std::vect
 
 std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make(Parts parts) {
   return {new State(std::move(parts)), [](State* state) {
-            if (state->identity_.pid == this_process()) return delete state;
+            if (state->identity().pid == this_process()) return delete state;
             // A fork()ed child must not access the parent's state. Kept: no leak is reported.
             static std::mutex mutex;
             static auto& parents = *new std::vector<State*>;
@@ -122,59 +108,46 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make(Parts parts) {
 }
 
 ProcessGroup::State::State(Parts parts)
-    : identity_(with_backend(std::move(parts.identity), *parts.backend)),
-      finish_(std::move(parts.finish)),
-      leave_(std::move(parts.leave)),
-      abandon_(std::move(parts.abandon)),
-      life_(identity_, parts.backend, std::move(parts.in_job)),
-      failure_(identity_,
-               {.report_break = [this](const Failure& failure) { life_.report_break(failure); },
-                .abort = [this](const comm::AbortReason& why) { life_.abort(why); },
-                .save_record =
-                    [this](const std::string& error) {
-                      const comm::FlightRecordHeader header = identity_.record_header(error);
-                      comm::save_flight_record(header, record_with(header));
-                    }}),
-      collectives_(identity_, life_, failure_),
-      messages_(identity_, life_, failure_, std::move(parts.backend)) {}
+    : is_world_(parts.is_world),
+      group_(std::move(parts.identity), {std::move(parts.rank_context), std::move(parts.backend)}),
+      collectives_(group_),
+      messages_(group_) {}
 
 ProcessGroup::State::~State() {
-  if (life_.is_over()) return;
-  abandon_();  // First: peers then see the rank's exit, not only the group's end.
-  life_.abort(
+  if (group_.is_over()) return;
+  // First: peers then see the rank's exit, not only the group's end.
+  if (is_world_) group_.rank_context().abandon();
+  group_.backend().abort(
       {.fault = Fault::peer_lost,
-       .ranks = {identity_.rank},
-       .reason = fmt::format("rank {} left it without destroy_process_group()", identity_.rank)});
+       .ranks = {identity().rank},
+       .reason = fmt::format("rank {} left it without destroy_process_group()", identity().rank)});
   // Its thread may outlive this object, but no longer accesses the users' memory.
   messages_.end(std::make_exception_ptr(
-      Error(Fault::aborted, fmt::format("group {} was left", identity_.name))));
+      Error(Fault::aborted, fmt::format("group {} was left", identity().name))));
 }
 
-std::shared_ptr<comm::RankInJob> ProcessGroup::State::in_job() const {
-  identity_.require_own_process();
-  return life_.in_job();
+void ProcessGroup::State::note_call() const {
+  if (identity().pid != this_process() || group_.is_broken()) return;
+  if (const auto rank_context = group_.remaining().rank_context) rank_context->note_call();
 }
 
-std::string ProcessGroup::State::record_with(const comm::FlightRecordHeader& header) const {
-  return comm::flight_record(header, collectives_.record(), messages_.record());
-}
-
-std::string ProcessGroup::State::flight_record() const {
-  return record_with(identity_.record_header());
+std::shared_ptr<comm::RankContext> ProcessGroup::State::rank_context() const {
+  identity().require_own_process();
+  return group_.resources().rank_context;
 }
 
 // --- Collectives --------------------------------------------------------------------------------
 
-// Reduces the timeout of `collective` to the time that earlier calls have left.
+// Reduces `collective`'s timeout to the time that earlier calls have left.
 comm::CallQueue::Turn ProcessGroup::State::take_turn(comm::Collective& collective) {
-  identity_.require_own_process();
+  identity().require_own_process();
   auto turn = calls_.try_turn();
   if (!turn) {
     const Deadline deadline = in(collective.timeout);
     turn = calls_.take_turn(collective.timeout, deadline);
     if (!turn) {
-      failure_.throw_if_broken();
-      life_.require_usable();
+      group_.throw_if_broken();
+      group_.require_usable();
       std::rethrow_exception(end_with(
           Fault::timeout, fmt::format("{} waited {:.1f} s for earlier calls of this group",
                                       lockstep::name(collective.signature.operation),
@@ -182,29 +155,33 @@ comm::CallQueue::Turn ProcessGroup::State::take_turn(comm::Collective& collectiv
     }
     collective.timeout = until(deadline);
   }
-  life_.require_usable();
+  group_.require_usable();
   return turn;
 }
 
-void ProcessGroup::State::run(comm::Collective&& collective, const CallOptions& options) {
-  apply(options, identity_, collective);
+void ProcessGroup::State::run(Operation operation, const comm::Arguments& given,
+                              const CallOptions& options) {
+  comm::Collective collective = comm::collective_of(operation, given, identity());
+  apply(options, identity(), collective);
   const auto turn = take_turn(collective);
-  comm::require_possible(collective, life_.backend());
+  comm::require_possible(collective, group_.backend());
   collectives_.execute(collective);
 }
 
-Work ProcessGroup::State::submit(comm::Collective collective, std::shared_ptr<const Counts> counts,
+Work ProcessGroup::State::submit(Operation operation, const comm::Arguments& given,
                                  const CallOptions& options) {
-  identity_.require_own_process();
-  apply(options, identity_, collective);
-  comm::require_possible(collective, *life_.shared_backend());
+  comm::Collective collective = comm::collective_of(operation, given, identity());
+  identity().require_own_process();
+  apply(options, identity(), collective);
+  comm::require_possible(collective, *group_.resources().backend);
+  note_call();
   const comm::CallQueue::Options how{.timeout = collective.timeout,
                                      .is_long = comm::bytes_of(collective) >= worth_a_thread};
   return calls_.submit(
-      [this, collective, owned = std::move(counts), label = std::string(collective.label),
-       kept = options.keep_alive, goes_on = take_met_break()]() mutable {
-        life_.require_usable();  // The group may have ended since.
-        if (goes_on) note_met_break();
+      [this, collective, counts = Counts(collective.counts.begin(), collective.counts.end()),
+       label = std::string(collective.label), kept = options.keep_alive]() mutable {
+        group_.require_usable();
+        collective.counts = counts;
         collective.label = label;
         collectives_.execute(collective);
       },
@@ -214,34 +191,21 @@ Work ProcessGroup::State::submit(comm::Collective collective, std::shared_ptr<co
 RegisteredMemory ProcessGroup::State::allocate(Operation operation, std::size_t bytes,
                                                const CallOptions& options) {
   comm::Collective collective{.signature = {.count = bytes, .operation = operation}};
-  apply(options, identity_, collective);
+  apply(options, identity(), collective);
   const auto turn = take_turn(collective);
   comm::Backend::Allocation allocation;
   collectives_.perform(collective, [&](comm::Collective& entered) {
-    allocation = life_.backend().allocate(entered);
+    allocation = group_.backend().allocate(entered);
   });
   if (!allocation.refusal.empty())
     throw Error(Fault::system,
-                fmt::format("{}: {}", identity_.describe(collective), allocation.refusal));
+                fmt::format("{}: {}", identity().describe(collective), allocation.refusal));
   return allocation.memory;
 }
 
 RegisteredMemory ProcessGroup::State::allocate_local(std::size_t bytes) const {
-  identity_.require_own_process();
-  return life_.allocate_local(bytes);
-}
-
-// --- Messages -----------------------------------------------------------------------------------
-
-Source ProcessGroup::State::message(const std::shared_ptr<comm::Message>& message,
-                                    const CallOptions& options) {
-  return messages_.run(message, timeout_of(options, identity_));
-}
-
-Work ProcessGroup::State::message_async(const std::shared_ptr<comm::Message>& message,
-                                        const CallOptions& options) {
-  return messages_.start(message, timeout_of(options, identity_), options.keep_alive,
-                         weak_from_this());
+  identity().require_own_process();
+  return group_.resources().backend->allocate_local(bytes);
 }
 
 // --- Sub-groups ---------------------------------------------------------------------------------
@@ -250,7 +214,7 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::split(std::optional<in
                                                                 std::uint64_t layout,
                                                                 const CallOptions& options) {
   comm::Collective collective{.signature = {.layout = layout, .operation = Operation::split}};
-  apply(options, identity_, collective);
+  apply(options, identity(), collective);
   const auto turn = take_turn(collective);
   collective.signature.count = ++splits_;
   std::shared_ptr<State> child;
@@ -260,7 +224,7 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::split(std::optional<in
     collectives_.all_gather_words(entered, mine, all);
     if (!color) return;
     std::vector<std::pair<std::int64_t, int>> members;  // Key and rank.
-    for (int peer = 0; peer < identity_.size; ++peer) {
+    for (int peer = 0; peer < identity().size; ++peer) {
       const std::int64_t* theirs = &all[static_cast<std::size_t>(peer) * 3];
       if (theirs[0] != 0 && theirs[1] == *color) members.emplace_back(theirs[2], peer);
     }
@@ -269,35 +233,35 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::split(std::optional<in
     for (const auto& [order, member] : members) ranks.push_back(member);
     const std::string label = options.label.empty() ? "" : fmt::format(".{}", collective.label);
     const std::string suffix = layout == 0 ? fmt::format(":{}", *color) : "";
-    child = make_child(ranks, fmt::format("{}.{}{}{}", identity_.name, splits_, label, suffix),
+    child = make_child(ranks, fmt::format("{}.{}{}{}", identity().name, splits_, label, suffix),
                        entered.timeout, [] {});
   });
   return child;
 }
 
-// Takes no turn: other ranks may be in calls. A late member cannot detect failed attempts, so
+// Bypasses CallQueue: other ranks may be in calls. A late member cannot detect failed attempts, so
 // members publish theirs and catch up with the latest one on this host.
 std::shared_ptr<ProcessGroup::State> ProcessGroup::State::group_of(const std::vector<int>& ranks,
                                                                    std::string_view name,
                                                                    const CallOptions& options) {
-  identity_.require_own_process();
-  failure_.throw_if_broken();
+  identity().require_own_process();
+  group_.throw_if_broken();
   const std::string list = fmt::format("of ranks {}", fmt::join(ranks, ","));
   comm::Collective meeting{.signature = {.operation = Operation::split}};
-  apply({.timeout = options.timeout, .label = list}, identity_, meeting);
+  apply({.timeout = options.timeout, .label = list}, identity(), meeting);
   const Deadline deadline = in(meeting.timeout);
-  const std::string base = fmt::format("{}.{}", identity_.name, name);
+  const std::string base = fmt::format("{}.{}", identity().name, name);
   const GroupName shown = pack_group_name(fmt::format("{} {}", base, list));
   ChildTries::Turn turn(child_tries_, base, ranks, deadline);
   std::vector<int> others;  // Ranks of the job.
   for (const int member : ranks)
-    if (member != identity_.rank) others.push_back(identity_.world_rank(member));
-  const auto in_job = life_.in_job();
-  for (std::uint64_t least = shown_try(*in_job, others, shown, true);;) {
+    if (member != identity().rank) others.push_back(identity().world_rank(member));
+  const auto rank_context = group_.resources().rank_context;
+  for (std::uint64_t least = shown_try(*rank_context, others, shown, true);;) {
     const std::uint64_t number = turn.next(least);
-    const ShownMaking showing(life_.activity(), shown, number);
+    const ShownMaking showing(rank_context->activity(), shown, number);
     const auto watch = [&] {
-      if (shown_try(*in_job, others, shown, false) > number)
+      if (shown_try(*rank_context, others, shown, false) > number)
         throw Error(
             Fault::aborted,
             fmt::format("new_group {}: another rank has restarted the creation of this group",
@@ -309,10 +273,10 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::group_of(const std::ve
       child->collectives_.perform(meeting, [](const comm::Collective&) {});
       return child;
     } catch (const Error& error) {
-      least = shown_try(*in_job, others, shown, false);
+      least = shown_try(*rank_context, others, shown, false);
       const bool goes_on = error.fault() == Fault::timeout || error.fault() == Fault::aborted;
       if (!goes_on || least <= number || Clock::now() >= deadline) throw;
-      failure_.throw_if_broken();
+      group_.throw_if_broken();
     }
   }
 }
@@ -328,8 +292,8 @@ std::vector<std::shared_ptr<ProcessGroup::State>> ProcessGroup::State::children(
 std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
     const std::vector<int>& members, std::string name, std::chrono::milliseconds timeout,
     const std::function<void()>& watch) {
-  const auto own = std::find(members.begin(), members.end(), identity_.rank);
-  const auto backend = life_.shared_backend();
+  const auto own = std::find(members.begin(), members.end(), identity().rank);
+  const auto backend = group_.resources().backend;
   Parts parts;
   try {
     parts.backend = backend->among(members, name, timeout, watch);
@@ -337,7 +301,7 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
     throw;
   } catch (const Error& error) {
     if (error.ranks().empty()) throw;
-    std::vector<int> ranks;  // Ranks of this group.
+    std::vector<int> ranks;
     for (const int rank : ranks_within(error.ranks(), static_cast<int>(members.size())))
       ranks.push_back(members[static_cast<std::size_t>(rank)]);
     throw Error(error.fault(), bare_text(error), std::move(ranks));
@@ -345,9 +309,10 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
   parts.identity = {.name = std::move(name),
                     .rank = static_cast<int>(own - members.begin()),
                     .size = static_cast<int>(members.size()),
-                    .timeout = identity_.timeout};
-  for (const int member : members) parts.identity.members.push_back(identity_.world_rank(member));
-  parts.in_job = life_.in_job();
+                    .timeout = identity().timeout};
+  for (const int member : members) parts.identity.members.push_back(identity().world_rank(member));
+  parts.rank_context = group_.resources().rank_context;
+  parts.is_world = false;
   auto child = make(std::move(parts));
   const std::lock_guard lock(children_mutex_);
   std::erase_if(children_, [](const auto& weak) { return weak.expired(); });
@@ -358,52 +323,52 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
 // --- The end ------------------------------------------------------------------------------------
 
 void ProcessGroup::State::destroy() {
-  identity_.require_own_process();
+  identity().require_own_process();
   run_last_acts();
   comm::Collective collective{.signature = {.operation = Operation::destroy},
-                              .timeout = identity_.timeout};
+                              .timeout = identity().timeout};
   const auto turn = take_turn(collective);
   collectives_.perform(collective, [&](comm::Collective& entered) {
     // All ranks have entered, so none sends or receives any more.
     entered.signature.count = messages_.pending();
-    life_.backend().enter(entered);
-    for (int peer = 0; peer < identity_.size; ++peer)
-      if (life_.backend().entered(peer).count != 0)
+    group_.backend().enter(entered);
+    for (int peer = 0; peer < identity().size; ++peer)
+      if (group_.backend().entered(peer).count != 0)
         throw Error(Fault::mismatch,
-                    fmt::format("{}: rank {} called {}", identity_.describe(entered), peer,
-                                comm::describe(life_.backend().entered(peer))),
+                    fmt::format("{}: rank {} called {}", identity().describe(entered), peer,
+                                comm::describe(group_.backend().entered(peer))),
                     {peer});
   });
-  finish_();
+  if (is_world_) group_.rank_context().finish();
   retire(End::with_all);
 }
 
 // Also for a broken group. Running calls have their own time limits.
 void ProcessGroup::State::leave() {
-  identity_.require_own_process();
+  identity().require_own_process();
   const auto turn = calls_.take_turn();
-  life_.require_usable();
+  group_.require_usable();
   retire(End::alone);
 }
 
 void ProcessGroup::State::add_last_act(std::weak_ptr<const std::function<void()>> act) {
-  identity_.require_own_process();
+  identity().require_own_process();
   const std::lock_guard lock(last_acts_mutex_);
   last_acts_.push_back(std::move(act));
 }
 
 std::shared_ptr<void> ProcessGroup::State::attachment(
     std::type_index type, const std::function<std::shared_ptr<void>()>& make) {
-  identity_.require_own_process();
+  identity().require_own_process();
   const std::lock_guard lock(attachments_mutex_);
-  life_.require_usable();
+  group_.require_usable();
   std::shared_ptr<void>& found = attachments_[type];
   if (!found) found = make();
   return found;
 }
 
-// In reverse order: the timeline, registered first, sends what the others have written. Not locked:
-// acts may wait for calls.
+// In reverse order: the timeline, registered first, sends what the others wrote. Unlocked: acts may
+// wait for calls.
 void ProcessGroup::State::run_last_acts() {
   std::unique_lock lock(last_acts_mutex_);
   const auto acts = last_acts_;
@@ -414,42 +379,45 @@ void ProcessGroup::State::run_last_acts() {
     if (const auto act = weak->lock()) (*act)();
 }
 
-// Ends the use of everything shared with other ranks. A rank that dies while it waits for a child's
-// turn must not have left yet: peers must see it as lost.
+// Ends the use of everything shared with other ranks. A rank that dies while it waits for the calls
+// of a child must not have left yet: peers must see it as lost.
 void ProcessGroup::State::retire(End end) {
-  life_.begin_end();
+  group_.begin_end();
   for (const auto& child : children()) {
     const auto turn = child->calls_.take_turn();
-    if (!child->life_.is_over()) child->retire(end);
+    if (!child->group_.is_over()) child->retire(end);
   }
   // Another thread may be sending. Nothing may follow from a rank that has left.
   messages_.close(std::make_exception_ptr(
-      Error(Fault::misuse, fmt::format("group {} was destroyed", identity_.name))));
+      Error(Fault::misuse, fmt::format("group {} was destroyed", identity().name))));
   if (end == End::alone) {
-    life_.leave();
-    leave_();
+    group_.backend().leave();
+    if (is_world_) group_.rank_context().leave();
   }
-  life_.end();
+  group_.end();
   const std::lock_guard lock(attachments_mutex_);
   attachments_.clear();
 }
 
 void ProcessGroup::State::abort(std::string_view reason) {
-  identity_.require_own_process();
-  if (failure_.is_broken()) return;  // All ranks have the reason or will receive it.
+  identity().require_own_process();
+  if (group_.is_broken()) return;  // All ranks have the reason or will receive it.
+  const auto rank_context = group_.remaining().rank_context;
+  if (!rank_context) return;
   // A consequence of a loss must not appear as an abort.
-  const Fault fault = life_.knows_of_loss() ? Fault::peer_lost : Fault::aborted;
-  life_.note_abort();
+  const Fault fault = rank_context->knows_of_loss() ? Fault::peer_lost : Fault::aborted;
+  rank_context->activity().aborted_at.store(ticks_now());
   end_with(fault, reason);
 }
 
 // Ends all calls, on all ranks, with the returned Error.
 std::exception_ptr ProcessGroup::State::end_with(Fault fault, std::string_view reason) {
   auto error = std::make_exception_ptr(
-      Error(fault, fmt::format("group {}: rank {}: {}", identity_.name, identity_.rank, reason)));
-  life_.abort({.fault = fault, .rank = identity_.rank, .reason = std::string(reason)});
+      Error(fault, fmt::format("group {}: rank {}: {}", identity().name, identity().rank, reason)));
+  if (const auto backend = group_.remaining().backend)
+    backend->abort({.fault = fault, .rank = identity().rank, .reason = std::string(reason)});
   const bool is_alive = messages_.end(error);
-  if (is_alive) failure_.break_with(error, fmt::format("group {}", identity_.name), {});
+  if (is_alive) group_.break_with(error, fmt::format("group {}", identity().name), {});
   return error;
 }
 

@@ -22,19 +22,19 @@
 
 #include "lockstep/base/time.h"
 #include "lockstep/comm/call_queue.h"
+#include "lockstep/comm/collective_calls.h"
 #include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/group/group_collectives.h"
-#include "lockstep/comm/group/group_failure.h"
+#include "lockstep/comm/group/group_context.h"
 #include "lockstep/comm/group/group_identity.h"
-#include "lockstep/comm/group/group_life.h"
-#include "lockstep/comm/group/rank_in_job.h"
+#include "lockstep/comm/group/rank_context.h"
 #include "lockstep/comm/group_messages.h"
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
 
 // Counts the attempts of group_of(). Each needs a new name: stores and connections keep messages of
-// earlier ones. Thread safety: any thread may call it.
+// earlier ones.
 class ChildTries {
   struct Tries {
     std::timed_mutex mutex;
@@ -49,7 +49,7 @@ class ChildTries {
     Turn(ChildTries& all, const std::string& name, const std::vector<int>& ranks,
          Deadline deadline);
 
-    // The number of the next attempt: from 1, and at least `least`.
+    // The next attempt's number, from 1, at least `least`.
     std::uint64_t next(std::uint64_t least) {
       return tries_.last = std::max(tries_.last + 1, least);
     }
@@ -74,10 +74,8 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   struct Parts {
     comm::GroupIdentity identity;  // All but the backend's name and place.
     std::shared_ptr<comm::Backend> backend;
-    std::shared_ptr<comm::RankInJob> in_job;
-    std::function<void()> finish = [] {};   // Ends the group on all ranks.
-    std::function<void()> leave = [] {};    // Leaves it in order, on this rank.
-    std::function<void()> abandon = [] {};  // Ends this rank's part otherwise.
+    std::shared_ptr<comm::RankContext> rank_context;
+    bool is_world = true;  // Otherwise a sub-group.
   };
 
   // In a fork()ed child, destroying the last handle leaves the State unchanged.
@@ -86,24 +84,26 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   State(const State&) = delete;
   State& operator=(const State&) = delete;
 
-  const comm::GroupIdentity& identity() const { return identity_; }
+  const comm::GroupIdentity& identity() const { return group_.identity(); }
 
   // Errors: misuse in a fork()ed child, and for a destroyed group.
-  std::shared_ptr<comm::RankInJob> in_job() const;
+  std::shared_ptr<comm::RankContext> rank_context() const;
 
-  // Runs the collective on this thread after all earlier calls, whose time counts too. The caller
-  // owns counts and options.
-  void run(comm::Collective&& collective, const CallOptions& options);
+  // Call it on a thread whose call another thread runs. Does nothing in a fork()ed child, and for a
+  // broken or destroyed group.
+  void note_call() const;
 
-  // `counts` owns what collective.counts refers to.
-  Work submit(comm::Collective collective, std::shared_ptr<const Counts> counts,
-              const CallOptions& options);
+  // Runs a collective on this thread after all earlier calls; its timeout includes that wait. The
+  // caller owns counts and options.
+  void run(Operation operation, const comm::Arguments& given, const CallOptions& options);
+
+  // In the background, with copies of counts and label.
+  Work submit(Operation operation, const comm::Arguments& given, const CallOptions& options);
 
   RegisteredMemory allocate(Operation operation, std::size_t bytes, const CallOptions& options);
   RegisteredMemory allocate_local(std::size_t bytes) const;
 
-  Source message(const std::shared_ptr<comm::Message>& message, const CallOptions& options);
-  Work message_async(const std::shared_ptr<comm::Message>& message, const CallOptions& options);
+  comm::GroupMessages& messages() { return messages_; }
 
   // Null without a color. `layout` is a hash of the arguments that must be equal on all ranks.
   std::shared_ptr<State> split(std::optional<int> color, int key, std::uint64_t layout,
@@ -118,7 +118,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   std::shared_ptr<void> attachment(std::type_index type,
                                    const std::function<std::shared_ptr<void>()>& make);
   void abort(std::string_view reason);
-  std::string flight_record() const;
+  std::string flight_record() const { return group_.flight_record(); }
 
  private:
   explicit State(Parts parts);
@@ -128,22 +128,17 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
                                     std::chrono::milliseconds timeout,
                                     const std::function<void()>& watch);
   std::vector<std::shared_ptr<State>> children();
-  std::string record_with(const comm::FlightRecordHeader& header) const;
   std::exception_ptr end_with(Fault fault, std::string_view reason);
   void run_last_acts();
   enum class End { with_all, alone };
   void retire(End end);
 
-  const comm::GroupIdentity identity_;
-  const std::function<void()> finish_;
-  const std::function<void()> leave_;
-  const std::function<void()> abandon_;
-  comm::GroupLife life_;
-  comm::GroupFailure failure_;
+  const bool is_world_;  // The end of the world's group ends the rank's context.
+  comm::GroupContext group_;
   comm::GroupCollectives collectives_;
   comm::GroupMessages messages_;
 
-  std::uint64_t splits_ = 0;  // Only for the thread that holds the turn.
+  std::uint64_t splits_ = 0;  // Only for the thread that CallQueue admits.
 
   std::mutex last_acts_mutex_;
   std::vector<std::weak_ptr<const std::function<void()>>> last_acts_;
@@ -158,7 +153,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   comm::CallQueue calls_;  // Last: its thread must end before the members it uses.
 };
 
-// Lets the rest of the library make groups and reach their state.
+// For the rest of the library.
 struct GroupAccess {
   static ProcessGroup::State& state_of(const ProcessGroup& group) { return group.state(); }
 

@@ -2,7 +2,9 @@
 #include "lockstep/comm/in_process.h"
 
 #include <exception>
+#include <memory>
 #include <mutex>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -15,18 +17,30 @@
 namespace lockstep {
 namespace {
 
+class ThreadContext final : public comm::RankContext {
+ public:
+  ThreadContext(std::shared_ptr<comm::ThreadTeam> team, std::shared_ptr<comm::ThreadPeers> peers)
+      : RankContext({team, &peers->activity(peers->rank())}),
+        team_(std::move(team)),
+        peers_(std::move(peers)) {}
+
+  std::shared_ptr<const Activity> activity_of(int rank) const override {
+    return {team_, &peers_->activity(rank)};
+  }
+  bool knows_of_loss() const override { return team_->has_lost_a_rank(); }
+  void abandon() override { peers_->abandon(); }
+
+ private:
+  const std::shared_ptr<comm::ThreadTeam> team_;
+  const std::shared_ptr<comm::ThreadPeers> peers_;
+};
+
 ProcessGroup make_group(const std::shared_ptr<comm::ThreadTeam>& team, int rank,
                         std::chrono::milliseconds timeout) {
   auto peers = std::make_shared<comm::ThreadPeers>(team, rank);
   ProcessGroup::State::Parts parts;
   parts.identity = {.name = "world", .rank = rank, .size = team->size(), .timeout = timeout};
-  parts.in_job = std::make_shared<comm::RankInJob>(
-      std::shared_ptr<Activity>(team, &peers->activity(rank)),
-      comm::RankHooks{.activity_of = [team, peers](int other) -> std::shared_ptr<const Activity> {
-                        return {team, &peers->activity(other)};
-                      },
-                      .knows_of_loss = [team] { return team->has_lost_a_rank(); }});
-  parts.abandon = [team, rank] { team->lose(rank); };
+  parts.rank_context = std::make_shared<ThreadContext>(team, peers);
   parts.backend =
       std::make_unique<comm::ShmBackend>(std::move(peers), parts.identity.name, timeout);
   return GroupAccess::make(std::move(parts));

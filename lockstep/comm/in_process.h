@@ -11,8 +11,8 @@
 
 namespace lockstep {
 
-// Calls `body` on each of `world_size` threads with a group of all of them, which is destroyed when
-// `body` returns.
+// Calls `body` on each of `world_size` threads with a group of all of them, destroyed when `body`
+// returns.
 // Blocking: until all threads have ended.
 // Errors: the exception of the first `body` that throws; other threads' calls then fail with
 // peer_lost. Misuse when world_size is not positive.

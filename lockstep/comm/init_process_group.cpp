@@ -18,13 +18,14 @@
 #include "lockstep/comm/engine/device_backend.h"
 #include "lockstep/comm/group_state.h"
 #include "lockstep/comm/hosts/device_engine.h"
-#include "lockstep/comm/hosts/failure_notices.h"
 #include "lockstep/comm/hosts/hosts_backend.h"
+#include "lockstep/comm/hosts/job_context.h"
 #include "lockstep/comm/hosts/job_store.h"
 #include "lockstep/comm/hosts/join_hosts.h"
 #include "lockstep/comm/hosts/late_ranks.h"
 #include "lockstep/comm/hosts/left_worlds.h"
 #include "lockstep/comm/hosts/rendezvous.h"
+#include "lockstep/comm/init_group.h"
 #include "lockstep/comm/job_timeline.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/shm/host_peers.h"
@@ -48,7 +49,7 @@ LaunchEnvironment identify(const InitOptions& options) {
   return who;
 }
 
-// The worlds of this process; its fork()ed children have none.
+// This process's worlds; its fork()ed children have none.
 class Worlds {
  public:
   void require_not_forked() {
@@ -118,22 +119,20 @@ bool lacks_master(const LaunchEnvironment& who, const InitOptions& options) {
 
 // Reports errors that living ranks caused to the host, the agent and the log.
 template <class Act>
-auto telling_whose_fault_it_is(const comm::JoinedHosts& joined, std::chrono::milliseconds timeout,
-                               Act act) {
+auto reporting_culprits(comm::RankContext& rank_context, int rank,
+                        std::chrono::milliseconds timeout, Act act) {
   try {
     return act();
   } catch (const Error& error) {
     if (error.ranks().empty()) throw;
-    const int rank = joined.session->rank();
     const std::string context = fmt::format("init_process_group on rank {}", rank);
-    comm::report_break(*joined.session, joined.context.get(),
-                       comm::blame_in(error, rank, context, timeout));
+    rank_context.report_break(comm::blame_in(error, rank, context, timeout));
     throw;
   }
 }
 
-// Ranks on one host compare their settings there, even for an engine. `number` counts this
-// process's groups from 1.
+// Ranks on one host compare settings there, even for an engine. `number` counts this process's
+// groups from 1.
 comm::JoinedHosts join(LaunchEnvironment& who, const InitOptions& options, const std::string& name,
                        int number, comm::LateRanks& late) {
   if (!is_on_one_host(who, options)) return comm::join_hosts(who, options, name, late);
@@ -148,7 +147,8 @@ comm::JoinedHosts join(LaunchEnvironment& who, const InitOptions& options, const
       std::make_shared<HostSession>(meeting, deadline, [&] { late.look_for_rank_0(who.job_id); });
   send_exit_report_to(session->shared_page(), session->rank());
   const bool meets_here = is_simple(who, options);
-  telling_whose_fault_it_is({.session = session}, options.timeout, [&] {
+  comm::JobContext rank_context(session);
+  reporting_culprits(rank_context, session->rank(), options.timeout, [&] {
     meets_here ? comm::require_agreement(*session)
                : comm::await_agreement(*session, deadline, late);
   });
@@ -189,73 +189,18 @@ std::unique_ptr<comm::Backend> make_backend(const comm::JoinedHosts& joined,
                                                comm::make_device_engine(device));
 }
 
-std::shared_ptr<comm::RankInJob> rank_in_job(const comm::JoinedHosts& joined) {
-  const auto& session = joined.session;
-  const std::weak_ptr<HostSession> host = session;
-  const std::weak_ptr<comm::HostsContext> hosts = joined.context;
-  comm::RankHooks hooks;
-  hooks.expect_preemption = [host] {
-    if (const auto strong = host.lock()) strong->page().expect_preemption(strong->rank());
-  };
-  hooks.agree_on_preemption = [host] {
-    if (const auto strong = host.lock()) strong->page().agree_on_preemption();
-  };
-  hooks.report_break = [host, hosts](Failure failure) {
-    const auto across = hosts.lock();
-    if (const auto strong = host.lock())
-      comm::report_break(*strong, across.get(), std::move(failure));
-  };
-  hooks.tell_why_it_ends = [host, hosts] {
-    const auto across = hosts.lock();
-    const auto strong = across ? host.lock() : nullptr;
-    if (!strong) return;
-    const Failure failure = comm::reason_for_leaving(*strong);
-    if (failure.rank != strong->rank()) across->connections->tell_failure(failure);
-  };
-  hooks.activity_of = [host](int rank) -> std::shared_ptr<const Activity> {
-    const auto strong = host.lock();
-    if (!strong || strong->page().pid(rank) == 0) return nullptr;
-    return {strong, &strong->page().activity(rank)};
-  };
-  hooks.knows_of_loss = [host] {
-    const auto strong = host.lock();
-    const auto failure = strong ? strong->page().failure() : std::nullopt;
-    return failure && !failure->fault && strong->page().activity(failure->rank).aborted_at == 0;
-  };
-  const std::shared_ptr<Activity> activity{session, &session->page().activity(session->rank())};
-  return std::make_shared<comm::RankInJob>(activity, std::move(hooks));
-}
-
-ProcessGroup make_world(const comm::JoinedHosts& joined, const std::string& name,
-                        std::chrono::milliseconds timeout, comm::LateRanks& late) {
-  const auto& session = joined.session;
+ProcessGroup make_world(const comm::JoinedHosts& joined,
+                        std::shared_ptr<comm::RankContext> rank_context, const std::string& name,
+                        std::chrono::milliseconds timeout, std::chrono::milliseconds call_timeout,
+                        comm::LateRanks& late) {
   ProcessGroup::State::Parts parts;
-  parts.identity = {
-      .name = name, .rank = session->rank(), .size = session->size(), .timeout = timeout};
-  parts.in_job = rank_in_job(joined);
+  parts.identity = {.name = name,
+                    .rank = joined.session->rank(),
+                    .size = joined.session->size(),
+                    .timeout = call_timeout};
   // An earlier group requested it.
-  if (keeps_preemption_signals()) parts.in_job->expect_preemption();
-  const std::weak_ptr<HostSession> host = session;
-  const std::weak_ptr<comm::HostsContext> hosts = joined.context;
-  parts.finish = [host, hosts] {
-    if (const auto strong = hosts.lock()) strong->connections->finish();
-    if (const auto strong = host.lock()) strong->finish();
-  };
-  parts.leave = [host, hosts] {
-    if (auto* const recorder = TimelineRecorder::current()) recorder->note_clock();
-    auto across = hosts.lock();
-    if (across) across->connections->finish();
-    if (const auto session_left = host.lock()) session_left->leave();
-    if (across) comm::keep_for_others(std::move(across));
-  };
-  parts.abandon = [host, hosts] {
-    const auto session_left = host.lock();
-    if (!session_left) return;
-    session_left->abandon();
-    // A rank that leaves because of a lost rank reports that rank.
-    if (const auto strong = hosts.lock())
-      strong->connections->tell_failure(comm::reason_for_leaving(*session_left));
-  };
+  if (keeps_preemption_signals()) rank_context->expect_preemption();
+  parts.rank_context = std::move(rank_context);
   parts.backend = make_backend(joined, name, timeout, late);
   return GroupAccess::make(std::move(parts));
 }
@@ -263,6 +208,10 @@ ProcessGroup make_world(const comm::JoinedHosts& joined, const std::string& name
 }  // namespace
 
 ProcessGroup init_process_group(const InitOptions& options) {
+  return comm::init_group(options, options.timeout);
+}
+
+ProcessGroup comm::init_group(const InitOptions& options, std::chrono::milliseconds call_timeout) {
   static Worlds worlds;
   static std::mutex without_name;
   static int tries = 0;  // A failed attempt may have left values in a store.
@@ -292,8 +241,10 @@ ProcessGroup init_process_group(const InitOptions& options) {
   comm::LateRanks late(who.rank, options.warn_after);
   try {
     const comm::JoinedHosts joined = join(who, options, name, number, late);
-    ProcessGroup world = telling_whose_fault_it_is(
-        joined, options.timeout, [&] { return make_world(joined, name, options.timeout, late); });
+    const auto rank_context = std::make_shared<comm::JobContext>(joined.session, joined.context);
+    ProcessGroup world = reporting_culprits(*rank_context, who.rank, options.timeout, [&] {
+      return make_world(joined, rank_context, name, options.timeout, call_timeout, late);
+    });
     worlds.add(joined.session, has_name);
     if (!has_name || TimelineRecorder::current() == nullptr)
       comm::record_timeline(world, launched.agent_fd ? launched : who);

@@ -63,8 +63,7 @@ struct ClockBounds {
   std::int64_t high = 0;
 };
 
-// Rank 0's time lies between question and answer. All answers together give tighter bounds than the
-// fastest.
+// All answers together give tighter bounds than the fastest.
 ClockBounds ask_for_clock(const ProcessGroup& world) {
   ClockBounds bounds{std::numeric_limits<std::int64_t>::min(),
                      std::numeric_limits<std::int64_t>::max()};
@@ -112,7 +111,6 @@ std::string receive_text(const ProcessGroup& world, int peer) {
   return text;
 }
 
-// Empty if the file does not exist.
 std::string content_of(const fs::path& file) {
   return fs::exists(file) ? read_file(file.string()) : "";
 }
@@ -124,7 +122,6 @@ void write_unless_empty(const fs::path& file, const std::string& content) {
   to.commit_unsynced();
 }
 
-// Whether `file` exists and belongs to the process with this stamp.
 bool is_file_of(const fs::path& file, std::uint64_t stamp) {
   try {
     return stamp_of_rank_timeline(file) == stamp;
@@ -175,7 +172,7 @@ void end_timeline(const ProcessGroup& world, int attempt, const std::vector<int>
   }
 }
 
-// `lockstep run` gives each job its own id, which a restart keeps. Other launchers may reuse ids.
+// `lockstep run` gives each job an id, which a restart keeps. Other launchers may reuse ids.
 std::uint64_t number_of_job(const LaunchEnvironment& who) {
   if (who.agent_fd) return hash_of_elements(who.job_id);
   return random_number();

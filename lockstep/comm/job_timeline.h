@@ -13,8 +13,8 @@ namespace lockstep::comm {
 // unless they share the folder.
 //
 // Rank 0 compares its clock with each other host's, now and at the end; in between, drift counts as
-// linear. Each of 32 round trips bounds the difference; the estimate is the middle of the common
-// interval. Its error, saved in the rank's file, is at most half of the fastest round trip.
+// linear. docs/internals/observing.md describes the estimate and its error, which is saved in the
+// rank's file.
 //
 // Errors: as TimelineRecorder and ProcessGroup.
 void record_timeline(const ProcessGroup& world, const LaunchEnvironment& who);

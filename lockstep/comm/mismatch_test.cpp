@@ -31,8 +31,8 @@ Buffer buffer_of(Values& values, std::size_t count) {
 struct Mismatch {
   const char* what;
   void (*calls)(ProcessGroup& group, bool odd, Values& values);
-  const char* of_rank_zero;  // Rank 0's call in the message.
-  const char* of_rank_one;   // Rank 1's call in the message.
+  const char* of_rank_zero;  // In the message.
+  const char* of_rank_one;   // In the message.
 };
 
 const Mismatch mismatches[] = {
@@ -164,7 +164,7 @@ const Mismatch mismatches[] = {
      "rank 0 called barrier", "rank 1 called all_reduce"},
 };
 
-// Compares the memory with `before`: it must not have changed.
+// The memory must not change.
 void expect_mismatch(ProcessGroup& group, const Mismatch& mismatch) {
   Values values(4000, 3);
   const Values before = values;
@@ -173,7 +173,7 @@ void expect_mismatch(ProcessGroup& group, const Mismatch& mismatch) {
   EXPECT_EQ(fault_of([&] { mismatch.calls(group, group.rank() == 1, values); }, &text),
             Fault::mismatch)
       << mismatch.what;
-  EXPECT_LT(seconds_since(begin), 1.0) << mismatch.what;
+  EXPECT_LT(seconds_since(begin), 10.0) << mismatch.what;  // Another rank may stand still.
   EXPECT_NE(text.find(mismatch.of_rank_zero), std::string::npos) << mismatch.what << ": " << text;
   EXPECT_NE(text.find(mismatch.of_rank_one), std::string::npos) << mismatch.what << ": " << text;
   EXPECT_EQ(values, before) << mismatch.what << ": memory was touched";

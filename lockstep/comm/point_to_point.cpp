@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/core/mailbox.h"
+#include "lockstep/comm/core/pipe.h"
 #include "lockstep/comm/takeover.h"
 #include "lockstep/comm/work_state.h"
 
@@ -44,7 +46,8 @@ class PointToPoint::Shared final : public Runner {
     std::shared_ptr<Work::State> work;
   };
 
-  explicit Shared(std::shared_ptr<Backend> messages) : backend(std::move(messages)) {}
+  Shared(std::shared_ptr<Backend> backend, const std::string& group)
+      : pipes(backend->pipes()), backend_(std::move(backend)), mailbox_(pipes, group) {}
 
   void post(std::shared_ptr<Message> message);
   void progress();
@@ -58,7 +61,7 @@ class PointToPoint::Shared final : public Runner {
   void stop();
   bool is_driven_by_this_thread();
 
-  const std::shared_ptr<Backend> backend;
+  Pipes& pipes;
 
  private:
   using Lock = std::unique_lock<std::mutex>;
@@ -75,7 +78,10 @@ class PointToPoint::Shared final : public Runner {
   bool may_drive() const { return !is_driven() || driver_ == std::this_thread::get_id(); }
   bool needs_thread() const { return !started_.empty() && (helpers_ == 0 || stopping_); }
 
-  std::mutex moving_;        // Guards the backend's messages and `over_`.
+  const std::shared_ptr<Backend> backend_;  // Owns the pipes.
+
+  std::mutex moving_;  // Guards the mailbox and `over_`.
+  Mailbox mailbox_;
   std::exception_ptr over_;  // Why messages no longer move; null while they do.
 
   std::atomic<int> ending_{0};  // Threads that complete Works.
@@ -94,25 +100,25 @@ class PointToPoint::Shared final : public Runner {
 void PointToPoint::Shared::post(std::shared_ptr<Message> message) {
   const std::lock_guard lock(moving_);
   if (over_) std::rethrow_exception(over_);
-  backend->post(std::move(message));
+  mailbox_.post(std::move(message));
 }
 
 void PointToPoint::Shared::progress() {
   const std::lock_guard lock(moving_);
   if (over_) std::rethrow_exception(over_);
-  backend->progress();
+  mailbox_.progress();
 }
 
 void PointToPoint::Shared::end(std::exception_ptr error) {
   const std::lock_guard lock(moving_);
   if (over_) return;
   over_ = std::move(error);
-  backend->drop_messages();
+  mailbox_.drop();
 }
 
 std::size_t PointToPoint::Shared::pending() {
   const std::lock_guard lock(moving_);
-  return backend->messages_pending();
+  return mailbox_.pending();
 }
 
 // --- Asynchronous messages -----------------------------------------------------------------------
@@ -127,7 +133,7 @@ PointToPoint::Shared::Acts PointToPoint::Shared::complete(Started& one,
   return one.work->finish(error);
 }
 
-// The complete messages. If one has failed or timed out, or `failure` is set, returns all and sets
+// The complete messages. After a failure, a timeout, or with `failure`, returns all and sets
 // `failure`.
 std::vector<PointToPoint::Shared::Started> PointToPoint::Shared::take_ended(
     std::exception_ptr& failure) {
@@ -169,7 +175,7 @@ bool PointToPoint::Shared::advance() {
 
 void PointToPoint::Shared::await(std::uint32_t seen) {
   try {
-    backend->await_messages(seen);
+    pipes.await(seen);
   } catch (...) {
     end(std::current_exception());
   }
@@ -196,7 +202,7 @@ void PointToPoint::Shared::drive(Lock& lock, GoesOn goes_on) {
   const auto outer = std::exchange(driver_, std::this_thread::get_id());
   while (goes_on()) {
     lock.unlock();
-    const std::uint32_t seen = backend->message_bell();
+    const std::uint32_t seen = pipes.bell();
     const bool is_idle = !advance() && ending_.load() == 0;
     lock.lock();
     if (!is_idle && helpers_ > 1) changed_.notify_all();
@@ -253,17 +259,15 @@ bool PointToPoint::Shared::is_driven_by_this_thread() {
   return driver_ == std::this_thread::get_id();
 }
 
-// --- PointToPoint --------------------------------------------------------------------------------
-
-PointToPoint::PointToPoint(std::shared_ptr<Backend> backend)
-    : shared_(std::make_shared<Shared>(std::move(backend))) {}
+PointToPoint::PointToPoint(std::shared_ptr<Backend> backend, const std::string& group)
+    : shared_(std::make_shared<Shared>(std::move(backend), group)) {}
 
 PointToPoint::~PointToPoint() {
   end(std::make_exception_ptr(
       Error(Fault::aborted, "the group was aborted before this message was complete")));
   if (!thread_.joinable()) return;
   shared_->stop();
-  // The last handle may have been dropped by a message's keep_alive.
+  // A message's keep_alive may have dropped the last handle.
   const bool is_within = thread_.is_current() || shared_->is_driven_by_this_thread();
   is_within ? thread_.detach() : thread_.join();
 }
@@ -274,11 +278,11 @@ std::size_t PointToPoint::pending() const { return shared_->pending(); }
 
 void PointToPoint::run(const std::shared_ptr<Message>& message,
                        const std::function<std::string()>& describe, Deadline deadline) {
-  const auto shared = shared_;  // Another thread of the user may end the group meanwhile.
+  const auto shared = shared_;  // Another thread may end the group meanwhile.
   try {
     shared->post(message);
     while (true) {
-      const std::uint32_t seen = shared->backend->message_bell();
+      const std::uint32_t seen = shared->pipes.bell();
       try {
         shared->progress();
       } catch (...) {  // An error of other messages; this one may have completed before.
@@ -286,7 +290,7 @@ void PointToPoint::run(const std::shared_ptr<Message>& message,
       }
       if (is_complete(*message)) break;
       if (Clock::now() >= deadline) std::rethrow_exception(timed_out(describe(), *message));
-      shared->backend->await_messages(seen);
+      shared->pipes.await(seen);
     }
     if (!has_own_end(*message)) std::rethrow_exception(message->error);
   } catch (...) {

@@ -2,7 +2,7 @@
 //
 // A thread that waits for one message advances all of them. A background thread advances the rest.
 //
-// Thread safety: any thread may call any member.
+// Thread safety: any thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,14 +22,15 @@
 
 namespace lockstep::comm {
 
-// The first Error ends it: unfinished and later messages fail with it, and buffers are no longer
-// accessed.
+// The first Error ends it: unfinished and later messages fail with it, and their buffers are no
+// longer accessed.
 class PointToPoint {
  public:
   // Receives the Error of a message once, null for success; must not throw.
   using Done = std::function<void(std::exception_ptr)>;
 
-  explicit PointToPoint(std::shared_ptr<Backend> backend);
+  // `group` names the backend's group in errors.
+  PointToPoint(std::shared_ptr<Backend> backend, const std::string& group);
   // Calls end() with aborted.
   ~PointToPoint();
   PointToPoint(const PointToPoint&) = delete;
@@ -44,7 +45,7 @@ class PointToPoint {
   // at the end and then destroys it.
   Work start(std::shared_ptr<Message> message, std::string what, Deadline deadline, Done done);
 
-  // Number of messages to or from this rank that were sent but not received.
+  // As Mailbox::pending().
   std::size_t pending() const;
 
   // Makes all messages fail with `error`, or with the first error if there was one.

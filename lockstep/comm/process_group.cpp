@@ -12,16 +12,6 @@
 #include "lockstep/job/host_session.h"
 
 namespace lockstep {
-namespace {
-
-comm::Collective bare(Operation operation) { return {.signature = {.operation = operation}}; }
-
-std::shared_ptr<const Counts> owned(const Counts& counts) {
-  return std::make_shared<const Counts>(counts);
-}
-
-}  // namespace
-
 ProcessGroup::ProcessGroup(std::shared_ptr<State> state) : state_(std::move(state)) {}
 
 ProcessGroup::State& ProcessGroup::state() const {
@@ -37,119 +27,127 @@ const std::string& ProcessGroup::name() const { return state().identity().name; 
 const std::string& ProcessGroup::backend() const { return state().identity().backend; }
 
 void ProcessGroup::all_reduce(const Buffer& data, ReduceOp op, const CallOptions& options) const {
-  state().run(comm::all_reduce_of(data, op), options);
+  state().run(Operation::all_reduce, {.output = data, .op = op}, options);
 }
 
 Work ProcessGroup::all_reduce_async(const Buffer& data, ReduceOp op,
                                     const CallOptions& options) const {
-  return state().submit(comm::all_reduce_of(data, op), nullptr, options);
+  return state().submit(Operation::all_reduce, {.output = data, .op = op}, options);
 }
 
 void ProcessGroup::broadcast(const Buffer& data, int root, const CallOptions& options) const {
-  state().run(comm::broadcast_of(data, root, *this), options);
+  state().run(Operation::broadcast, {.output = data, .root = root}, options);
 }
 
 Work ProcessGroup::broadcast_async(const Buffer& data, int root, const CallOptions& options) const {
-  return state().submit(comm::broadcast_of(data, root, *this), nullptr, options);
+  return state().submit(Operation::broadcast, {.output = data, .root = root}, options);
 }
 
 void ProcessGroup::reduce(const Buffer& data, int root, ReduceOp op,
                           const CallOptions& options) const {
-  state().run(comm::reduce_of(data, root, op, *this), options);
+  state().run(Operation::reduce, {.output = data, .op = op, .root = root}, options);
 }
 
 Work ProcessGroup::reduce_async(const Buffer& data, int root, ReduceOp op,
                                 const CallOptions& options) const {
-  return state().submit(comm::reduce_of(data, root, op, *this), nullptr, options);
+  return state().submit(Operation::reduce, {.output = data, .op = op, .root = root}, options);
 }
 
 void ProcessGroup::all_gather(const Buffer& input, const Buffer& output, const Counts& counts,
                               const CallOptions& options) const {
-  state().run(comm::all_gather_of(input, output, counts, *this), options);
+  state().run(Operation::all_gather, {.input = input, .output = output, .counts = counts}, options);
 }
 
 Work ProcessGroup::all_gather_async(const Buffer& input, const Buffer& output, const Counts& counts,
                                     const CallOptions& options) const {
-  const auto kept = owned(counts);
-  return state().submit(comm::all_gather_of(input, output, *kept, *this), kept, options);
+  return state().submit(Operation::all_gather, {.input = input, .output = output, .counts = counts},
+                        options);
 }
 
 void ProcessGroup::reduce_scatter(const Buffer& input, const Buffer& output, ReduceOp op,
                                   const Counts& counts, const CallOptions& options) const {
-  state().run(comm::reduce_scatter_of(input, output, op, counts, *this), options);
+  state().run(Operation::reduce_scatter,
+              {.input = input, .output = output, .op = op, .counts = counts}, options);
 }
 
 Work ProcessGroup::reduce_scatter_async(const Buffer& input, const Buffer& output, ReduceOp op,
                                         const Counts& counts, const CallOptions& options) const {
-  const auto kept = owned(counts);
-  return state().submit(comm::reduce_scatter_of(input, output, op, *kept, *this), kept, options);
+  return state().submit(Operation::reduce_scatter,
+                        {.input = input, .output = output, .op = op, .counts = counts}, options);
 }
 
 void ProcessGroup::gather(const Buffer& input, const Buffer& output, int root, const Counts& counts,
                           const CallOptions& options) const {
-  state().run(comm::gather_of(input, output, root, counts, *this), options);
+  state().run(Operation::gather, {.input = input, .output = output, .root = root, .counts = counts},
+              options);
 }
 
 Work ProcessGroup::gather_async(const Buffer& input, const Buffer& output, int root,
                                 const Counts& counts, const CallOptions& options) const {
-  const auto kept = owned(counts);
-  return state().submit(comm::gather_of(input, output, root, *kept, *this), kept, options);
+  return state().submit(Operation::gather,
+                        {.input = input, .output = output, .root = root, .counts = counts},
+                        options);
 }
 
 void ProcessGroup::scatter(const Buffer& input, const Buffer& output, int root,
                            const Counts& counts, const CallOptions& options) const {
-  state().run(comm::scatter_of(input, output, root, counts, *this), options);
+  state().run(Operation::scatter,
+              {.input = input, .output = output, .root = root, .counts = counts}, options);
 }
 
 Work ProcessGroup::scatter_async(const Buffer& input, const Buffer& output, int root,
                                  const Counts& counts, const CallOptions& options) const {
-  const auto kept = owned(counts);
-  return state().submit(comm::scatter_of(input, output, root, *kept, *this), kept, options);
+  return state().submit(Operation::scatter,
+                        {.input = input, .output = output, .root = root, .counts = counts},
+                        options);
 }
 
 void ProcessGroup::all_to_all(const Buffer& input, const Buffer& output, const Counts& send_counts,
                               const Counts& receive_counts, const CallOptions& options) const {
-  const Counts pairs = comm::pairs_of(send_counts, receive_counts, *this);
-  state().run(comm::all_to_all_of(input, output, pairs, *this), options);
+  const Counts pairs = comm::pairs_of(send_counts, receive_counts, size());
+  state().run(Operation::all_to_all, {.input = input, .output = output, .counts = pairs}, options);
 }
 
 Work ProcessGroup::all_to_all_async(const Buffer& input, const Buffer& output,
                                     const Counts& send_counts, const Counts& receive_counts,
                                     const CallOptions& options) const {
-  const auto kept = owned(comm::pairs_of(send_counts, receive_counts, *this));
-  return state().submit(comm::all_to_all_of(input, output, *kept, *this), kept, options);
+  const Counts pairs = comm::pairs_of(send_counts, receive_counts, size());
+  return state().submit(Operation::all_to_all, {.input = input, .output = output, .counts = pairs},
+                        options);
 }
 
 void ProcessGroup::barrier(const CallOptions& options) const {
-  state().run(bare(Operation::barrier), options);
+  state().run(Operation::barrier, {}, options);
 }
 
 Work ProcessGroup::barrier_async(const CallOptions& options) const {
-  return state().submit(bare(Operation::barrier), nullptr, options);
+  return state().submit(Operation::barrier, {}, options);
 }
 
 void ProcessGroup::monitored_barrier(const CallOptions& options) const {
-  state().run(bare(Operation::monitored_barrier), options);
+  state().run(Operation::monitored_barrier, {}, options);
 }
 
 void ProcessGroup::send(const Buffer& data, int peer, std::int64_t tag,
                         const CallOptions& options) const {
-  state().message(comm::message_of(Operation::send, data, peer, tag, *this), options);
+  state().messages().run(comm::message_of(Operation::send, data, peer, tag, *this), options);
 }
 
 Work ProcessGroup::send_async(const Buffer& data, int peer, std::int64_t tag,
                               const CallOptions& options) const {
-  return state().message_async(comm::message_of(Operation::send, data, peer, tag, *this), options);
+  return state().messages().start(comm::message_of(Operation::send, data, peer, tag, *this),
+                                  options, state_);
 }
 
 Source ProcessGroup::recv(const Buffer& data, int peer, std::int64_t tag,
                           const CallOptions& options) const {
-  return state().message(comm::message_of(Operation::recv, data, peer, tag, *this), options);
+  return state().messages().run(comm::message_of(Operation::recv, data, peer, tag, *this), options);
 }
 
 Work ProcessGroup::recv_async(const Buffer& data, int peer, std::int64_t tag,
                               const CallOptions& options) const {
-  return state().message_async(comm::message_of(Operation::recv, data, peer, tag, *this), options);
+  return state().messages().start(comm::message_of(Operation::recv, data, peer, tag, *this),
+                                  options, state_);
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks,
@@ -193,10 +191,10 @@ RegisteredMemory ProcessGroup::allocate_shared(std::size_t bytes,
 }
 
 void ProcessGroup::on_preemption() const {
-  const auto in_job = state().in_job();
+  const auto rank_context = state().rank_context();
   keep_preemption_signals();
-  // The handlers come first: from now on, no such signal ends the process.
-  in_job->expect_preemption();
+  // First: from now on, no such signal ends the process.
+  rank_context->expect_preemption();
 }
 
 bool ProcessGroup::preempted(const CallOptions& options) const {
@@ -205,11 +203,11 @@ bool ProcessGroup::preempted(const CallOptions& options) const {
   CallOptions own = options;
   own.label = "preempted";
   all_reduce({.data = &any, .count = 1, .dtype = DType::uint8}, ReduceOp::max, own);
-  if (any != 0) state().in_job()->agree_on_preemption();
+  if (any != 0) state().rank_context()->agree_on_preemption();
   return any != 0;
 }
 
-void ProcessGroup::set_step(std::uint64_t step) const { state().in_job()->set_step(step); }
+void ProcessGroup::set_step(std::uint64_t step) const { state().rank_context()->set_step(step); }
 
 void ProcessGroup::abort(std::string_view reason) const { state().abort(reason); }
 

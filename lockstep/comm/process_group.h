@@ -5,20 +5,19 @@
 //   world.all_reduce({.data = memory.data(), .count = 1 << 18});
 //   lockstep::destroy_process_group(world);
 //
-// Thread safety: any thread may call any member. A group runs one collective at a time, in an order
-// that must be the same on all ranks. Messages run beside collectives. Groups do not wait for each
-// other.
+// Thread safety: any thread. A group runs one collective at a time; messages and other groups run
+// concurrently.
 // Blocking: until this rank's part is complete and its memory may be reused. The _async forms
 // return immediately; their buffers must stay valid until the Work is complete. With CUDA buffers,
-// a call or Work is complete when the operation is enqueued on the buffers' stream.
-// Errors: misuse for wrong arguments, after destroy_process_group(), and in a fork()ed child;
-// nothing is sent. Mismatch, on all ranks, when their calls differ; no memory is changed. Timeout,
-// with all absent ranks. Also peer_lost, aborted and unsupported. Mismatch, peer_lost, timeout,
-// aborted and system break the group: every further call throws the same Error. Other ranks get an
-// Error that describes it; for about 20 ms they may still write into registered memory.
-// Lifetime: copies share one group. If the last one is destroyed without destroy_process_group(),
-// the other ranks' calls fail. A fork()ed child may only destroy its handles, which has no effect.
-// A child of vfork() must not use them.
+// complete means enqueued on the buffers' stream.
+// Errors: misuse, before anything is sent, for wrong arguments, after destroy_process_group(), and
+// in a fork()ed child. Mismatch, on all ranks, when their calls differ; no memory is changed.
+// Timeout, with all absent ranks. Also unsupported. Mismatch, timeout, peer_lost, aborted and
+// system break the group: every further call throws the same Error. Other ranks get an Error that
+// describes it, and may write into registered memory for about 20 ms.
+// Lifetime: copies share one group. Destroying the last without destroy_process_group() makes the
+// other ranks' calls fail. A fork()ed child may only destroy its handles, without effect. A child
+// of vfork() must not use them.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -44,8 +43,8 @@ struct CallOptions {
   // collective, from their end. Default: the group's timeout. milliseconds::max(): no limit.
   std::optional<std::chrono::milliseconds> timeout = {};
 
-  // Names a collective, to check the order of calls: different labels are a mismatch that shows
-  // both, cut to 200 bytes. Messages have no label.
+  // Different labels of one collective are a mismatch that shows both, cut to 200 bytes. Messages
+  // have no label.
   std::string_view label = {};
 
   std::shared_ptr<const void> keep_alive = {};  // Released when an _async call is complete.
@@ -60,8 +59,8 @@ class LOCKSTEP_API ProcessGroup {
   const std::string& name() const;
   const std::string& backend() const;  // Such as "shm" or "shm+gloo": InitOptions::backend.
 
-  // Replaces element i of `data` by the combination of all ranks' element i, with the same bits on
-  // all ranks and in every run.
+  // Replaces element i of `data` by the combination of all ranks' element i: the same bits on all
+  // ranks and in every run. Engines ensure less: docs/assumptions.md.
   void all_reduce(const Buffer& data, ReduceOp op = ReduceOp::sum,
                   const CallOptions& options = {}) const;
   Work all_reduce_async(const Buffer& data, ReduceOp op = ReduceOp::sum,
@@ -77,8 +76,8 @@ class LOCKSTEP_API ProcessGroup {
   Work reduce_async(const Buffer& data, int root, ReduceOp op = ReduceOp::sum,
                     const CallOptions& options = {}) const;
 
-  // Copies every rank r's `input` to part r of `output`. `input` may be this rank's part of
-  // `output`. Any other overlap of buffers, here and below, is misuse.
+  // Copies each rank r's `input` to part r of `output`. `input` may be this rank's part of
+  // `output`; any other overlap of buffers, here and below, is misuse.
   void all_gather(const Buffer& input, const Buffer& output, const Counts& counts = {},
                   const CallOptions& options = {}) const;
   Work all_gather_async(const Buffer& input, const Buffer& output, const Counts& counts = {},
@@ -104,9 +103,8 @@ class LOCKSTEP_API ProcessGroup {
   Work scatter_async(const Buffer& input, const Buffer& output, int root, const Counts& counts = {},
                      const CallOptions& options = {}) const;
 
-  // Copies part rank() of every rank r's `input` to part r of `output`. send_counts[r]
-  // elements go to rank r. receive_counts[r] come from it, as many as rank r sends. Both are empty
-  // when all parts are equal.
+  // Copies part rank() of each rank r's `input` to part r of `output`. Rank r receives
+  // send_counts[r] elements and sends receive_counts[r]. Both are empty for equal parts.
   void all_to_all(const Buffer& input, const Buffer& output, const Counts& send_counts = {},
                   const Counts& receive_counts = {}, const CallOptions& options = {}) const;
   Work all_to_all_async(const Buffer& input, const Buffer& output, const Counts& send_counts = {},
@@ -118,9 +116,9 @@ class LOCKSTEP_API ProcessGroup {
   // A barrier with its own name, to check that all ranks are present.
   void monitored_barrier(const CallOptions& options = {}) const;
 
-  // Sends `data` to `peer`, another rank, which must receive as many elements of the same type.
-  // Returns when `data` may be reused; the peer may not have received it yet. `tag` must not be
-  // negative. Messages of one tag between two ranks keep their order.
+  // Sends `data` to `peer`, another rank, which must receive the same count and type. Returns when
+  // `data` may be reused, perhaps before it is received. `tag` must not be negative. Messages of
+  // one tag between two ranks keep their order.
   void send(const Buffer& data, int peer, std::int64_t tag = 0,
             const CallOptions& options = {}) const;
   Work send_async(const Buffer& data, int peer, std::int64_t tag = 0,
@@ -133,47 +131,46 @@ class LOCKSTEP_API ProcessGroup {
   Work recv_async(const Buffer& data, int peer = any_source, std::int64_t tag = any_tag,
                   const CallOptions& options = {}) const;
 
-  // Collective: makes a group of these `ranks`, in that order; returns nothing on the other ranks.
-  // All ranks pass the same list. Errors: misuse for a repeated or unknown rank.
+  // Collective, with the same list on all ranks: makes a group of `ranks`, in that order. Returns
+  // nothing on other ranks. Errors: misuse for no rank, or a repeated or unknown one.
   std::optional<ProcessGroup> new_group(const std::vector<int>& ranks,
                                         const CallOptions& options = {}) const;
 
-  // Collective: makes a group of all ranks with the same `color`, which may be any number, ordered
-  // by `key`, then by rank. A label becomes part of the group's name.
+  // Collective: makes a group of all ranks with the same `color`, any number, ordered by `key`,
+  // then rank. A label becomes part of the group's name.
   ProcessGroup split(int color, int key = 0, const CallOptions& options = {}) const;
 
-  // Makes a group of these `ranks`, in that order. Only they call it, with the same list and
-  // `name`. The group is called "GROUP.NAME"; the second attempt makes "GROUP.NAME#2", and so on.
-  // Errors: misuse for a list without this rank, or with a repeated or unknown one. Timeout when a
-  // rank does not come or passes another list. Aborted when another rank starts again. These errors
-  // do not break this group: members may try again, equally often on all hosts.
+  // Makes a group of `ranks`, in that order. Only they call it, with the same list and `name`. The
+  // group is called "GROUP.NAME"; the second makes "GROUP.NAME#2", even after a success. Errors:
+  // misuse for a list without this rank, or with a repeated or unknown one. Timeout when a rank
+  // does not come or passes another list. Aborted when another starts again and this cannot join
+  // in time. These errors do not break this group: members may retry, equally often on all hosts.
   ProcessGroup group_of(const std::vector<int>& ranks, std::string_view name,
                         const CallOptions& options = {}) const;
 
-  // Collective: allocates memory on which collectives of this group, and of all groups among its
-  // ranks, copy nothing. `bytes` is the same on all ranks. Errors: system, on all ranks, when a
-  // host has too little memory; the group stays usable.
+  // Collective: allocates `bytes`, the same on all ranks. Collectives of this group, and of all
+  // groups among its ranks, need not copy this memory. Errors: system, on all ranks, when a host
+  // has too little memory; the group stays usable.
   RegisteredMemory allocate(std::size_t bytes, const CallOptions& options = {}) const;
 
-  // As allocate(), but not collective: for this rank alone. Peers map the memory when a collective
-  // first uses it. Nothing is copied if all ranks' buffers lie in such memory. It is freed at the
-  // end of the job's last group, so allocate large blocks and reuse them. Each block takes a file
-  // descriptor. Errors: system when the host has too little memory, or this process too many open
-  // files.
+  // As allocate(), for this rank alone. Peers map the memory when a collective first uses it.
+  // Nothing is copied if all ranks' buffers lie in such memory. It is freed at the end of the job's
+  // last group: allocate large blocks and reuse them. Each takes a file descriptor. Errors: system
+  // when the host has too little memory, or this process too many open files.
   RegisteredMemory allocate_local(std::size_t bytes) const;
 
-  // Collective: allocates one block for all ranks of the host. `bytes` is the same on all ranks. A
-  // barrier() or another collective must separate a write from other ranks' reads. Errors: as
+  // Collective: allocates one block of `bytes`, the same on all ranks, for all ranks of the host.
+  // Separate a write from other ranks' reads by a barrier() or another collective. Errors: as
   // allocate().
   RegisteredMemory allocate_shared(std::size_t bytes, const CallOptions& options = {}) const;
 
-  // From now on, SIGTERM and SIGUSR1 do not end this process: preempted() reports them. Replaces
-  // the handlers of both. `lockstep run` forwards both to its ranks. One call serves all groups.
+  // SIGTERM and SIGUSR1 no longer end this process: preempted() reports them. Replaces both
+  // handlers, for all groups.
   void on_preemption() const;
 
   // Collective: whether any rank has received such a signal. Call it once per step; it costs an
-  // all_reduce of one number. When true, save a checkpoint and leave main() with exit_preempted, so
-  // that schedulers restart the job. Errors: misuse before on_preemption().
+  // all_reduce of one number. When true, save a checkpoint and leave main() with exit_preempted:
+  // schedulers then restart the job. Errors: misuse before on_preemption().
   bool preempted(const CallOptions& options = {}) const;
 
   // Sets this rank's training step for `lockstep status`. By default, it counts the backward passes
@@ -184,8 +181,8 @@ class LOCKSTEP_API ProcessGroup {
   // peer_lost if a rank is known to be lost. Does nothing if the group is broken.
   void abort(std::string_view reason = "abort() was called") const;
 
-  // This rank's last 256 collectives and messages as JSON (docs/protocol.md). When the group
-  // breaks, they are saved in the folder LOCKSTEP_FLIGHT_RECORD, or else logged at level info.
+  // This rank's last 256 collectives and 256 messages as JSON (docs/protocol.md). Saved, or else
+  // logged, when the group breaks.
   std::string flight_record() const;
 
   class State;  // Not for users.
@@ -200,27 +197,26 @@ class LOCKSTEP_API ProcessGroup {
   std::shared_ptr<State> state_;
 };
 
-// Collective: makes the group of all ranks of the job. For more than one at a time, see
-// InitOptions::name.
-// Errors: misuse when no launcher provides this process's rank, when the group already exists, and
-// on several hosts when a listener has no token (docs/guide/clusters.md). Mismatch, on all ranks,
-// when they request different backends or WORLD_SIZE differs from the launcher's. Unsupported for a
-// backend that some ranks lack. Timeout when a rank does not come; MPI's initialization and first
-// exchange have no deadline.
+// Collective: makes the group of all ranks of the job. InitOptions::name allows several.
+// Errors: misuse without a rank from a launcher, when the group already exists, and on several
+// hosts when a listener has no token (docs/guide/clusters.md). Mismatch, on all ranks, for
+// different backends or a WORLD_SIZE other than the launcher's. Unsupported for a backend that some
+// ranks lack. Timeout when a rank does not come; MPI's initialization and first exchange have no
+// deadline.
 LOCKSTEP_API ProcessGroup init_process_group(const InitOptions& options = {});
 
-// Collective: ends the group, and the groups made from it, on all ranks. Handles are unusable then;
-// registered memory and tensors made from it stay valid.
-// Errors: mismatch, on all ranks, when another rank calls something else, or when a message was
-// sent but not received.
+// Collective: ends the group, and the groups made from it, on all ranks. Their handles become
+// unusable; registered memory and tensors made from it stay valid.
+// Errors: mismatch, on all ranks, when another rank calls something else, or for a message sent but
+// not received.
 LOCKSTEP_API void destroy_process_group(ProcessGroup& group);
 
-// Leaves the group, and the groups made from it, on this rank alone. Also works for a broken group.
-// The other ranks may continue; a call that waits for this rank fails with peer_lost. Sent messages
-// can still be received, even after this process has ended. A new group across hosts needs the
-// job's store, which this process may serve.
-// Blocking: until this rank's earlier collectives have ended. Incomplete messages fail, on this
-// rank only. Background work that before_end() finishes is cut off.
+// Leaves the group, and the groups made from it, on this rank alone, even if broken. The other
+// ranks may continue; a call that waits for this rank fails with peer_lost. Sent messages can still
+// be received, even after this process has ended. A new group across hosts needs the job's store,
+// which this process may serve.
+// Blocking: until this rank's earlier collectives have ended. Its incomplete messages fail.
+// Background work that before_end() finishes is cut off.
 // Errors: misuse for a group that was destroyed or left.
 LOCKSTEP_API void leave_process_group(ProcessGroup& group);
 

@@ -277,7 +277,7 @@ TEST(ProcessGroup, InitRefusesALogLevelThatThereIsNot) {
 }
 
 TEST(ProcessGroup, InitTimesOutWhenARankNeverStarts) {
-  EXPECT_TRUE(all_succeeded(missing.run(2, 10s)));
+  EXPECT_TRUE(all_succeeded(missing.run(2, 30s)));
 }
 
 // Groups of different threads do not wait for each other, in any order of the threads.

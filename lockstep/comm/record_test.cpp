@@ -73,7 +73,7 @@ TEST(Record, ReturnsTheCodeOfTheFault) {
       {Fault::corrupt, 65}, {Fault::system, 71},    {Fault::bug, 70}};
   for (const auto& [fault, code] : codes) {
     EXPECT_EQ(exit_code_of(fault), code) << name(fault);
-    EXPECT_EQ(recorded([fault = fault] { throw Error(fault, "for a test"); }), code) << name(fault);
+    EXPECT_EQ(recorded([&] { throw Error(fault, "for a test"); }), code) << name(fault);
   }
   EXPECT_EQ(recorded([] { throw std::runtime_error("for a test"); }), 1);
   EXPECT_EQ(recorded([] { throw 5; }), 1);
@@ -103,7 +103,7 @@ void expect_exit_report(const ProcessGroup& group, const Rank& rank) {
     EXPECT_EQ(error.failure()->group, "world");
     EXPECT_TRUE(contains(error.what(), std::string("ended with an exception: ") + text))
         << error.what();
-    EXPECT_LT(seconds, 2.0);
+    EXPECT_LT(seconds, 10.0);  // least_ms() checks the limit.
     std::printf("learned after_ms=%d\n", static_cast<int>(seconds * 1e3));
   }
 }

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/comm/comm.h"
 #include "lockstep/comm/shm/group_segment.h"
 #include "tests/fault_of.h"
@@ -26,7 +27,7 @@ namespace {
 using test::Rank;
 using test::Ranks;
 
-constexpr std::size_t page = 4096;
+const std::size_t page = page_size();
 
 struct Mapping {
   std::byte* data = nullptr;

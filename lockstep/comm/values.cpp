@@ -24,7 +24,6 @@ void require_within_limit(std::size_t total, std::string_view what) {
   });
 }
 
-// Checks each length against the limit before adding.
 Counts counts_of(const Lengths& lengths, std::string_view what) {
   Counts counts;
   std::size_t total = 0;

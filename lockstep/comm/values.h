@@ -10,8 +10,8 @@
 // Limit: 1 GiB for all strings of a call.
 // Blocking: as ProcessGroup.
 // Errors: as ProcessGroup. Mismatch when values have different sizes. Misuse beyond the limit: on
-// the sender, before it sends; on all ranks if only the sum is too large. Corrupt for an impossible
-// length.
+// the sender, before it sends; on all ranks if only the sum of a gather is too large. Corrupt for
+// an impossible length.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,8 +28,6 @@
 #include "lockstep/comm/process_group.h"
 
 namespace lockstep {
-
-// --- Values --------------------------------------------------------------------------------------
 
 // The part of "contains no pointer" that a compiler can check.
 template <class T>
@@ -58,8 +56,6 @@ std::vector<T> all_gather_value(const T& value, const ProcessGroup& group,
   for (const Element& bytes : all) values.push_back(std::bit_cast<T>(bytes));
   return values;
 }
-
-// --- Byte strings --------------------------------------------------------------------------------
 
 inline constexpr std::size_t byte_strings_limit = std::size_t{1} << 30;
 

@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
-#include "lockstep/comm/group/met_break.h"
+#include "lockstep/comm/group/rank_context.h"
 #include "lockstep/comm/work_state.h"
 #include "lockstep/job/step_clock.h"
 
@@ -36,7 +36,7 @@ void Work::wait(Deadline deadline) const {
       throw Error(Fault::timeout, "Work::wait: the operation still runs");
   }
   if (!shared.error) return;
-  comm::has_met_break = true;
+  comm::RankContext::note_failed_call();
   std::rethrow_exception(shared.error);
 }
 

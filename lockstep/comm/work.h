@@ -19,7 +19,7 @@ class PointToPoint;
 class Runner;
 }  // namespace comm
 
-// Thread safety: any thread may call any member.
+// Thread safety: any thread.
 // Errors: misuse in a fork()ed child, where no operation of the parent runs.
 // Lifetime: copies share the operation. Destruction neither waits nor cancels; buffers must stay
 // valid until the operation is complete.
@@ -29,23 +29,23 @@ class LOCKSTEP_API Work {
   Work() = default;
 
   // Blocks until the operation is complete. Without a deadline, this thread runs the operation, and
-  // those before it, if they have not started. Errors: the operation's; timeout when `deadline`
-  // passes first, after which the operation continues.
+  // those before it, if not started. Errors: the operation's; timeout after `deadline`, when the
+  // operation continues.
   void wait(Deadline deadline = no_deadline) const;
 
   // True after success or failure. Otherwise a background thread starts the operation.
   bool completed() const;
 
-  // Calls `act` once when the operation ends: on the completing thread, or here if it has ended. A
-  // background thread starts an operation that has not started. `act` must not throw. It may start
-  // operations and wait for them, but not for another thread that waits for messages of the group.
-  // Acts registered before the end keep their order.
+  // Calls `act` once when the operation ends: on the completing thread, or here if it has ended.
+  // Starts the operation as completed() does. `act` must not throw. It may start operations and
+  // wait for them, but not for another thread that waits for messages of the group. Acts registered
+  // before the end keep their order.
   void on_completion(std::function<void()> act) const;
 
   // The operation's exception; null before it ends and after success.
   std::exception_ptr error() const;
 
-  // The origin of a completed receive; otherwise any_source and any_tag.
+  // The origin of a successful receive; otherwise any_source and any_tag.
   Source source() const;
 
  private:

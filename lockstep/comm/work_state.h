@@ -19,7 +19,7 @@ namespace lockstep {
 
 namespace comm {
 
-// Runs a group's operations of one kind. Thread safety: any thread may call it.
+// Runs a group's operations of one kind. Thread safety: any thread.
 class Runner {
  public:
   virtual ~Runner() = default;

@@ -397,7 +397,8 @@ TEST(GroupOf, NamesWhatAbsentRanksMake) {
   run_in_process(2, [](const ProcessGroup& world) {
     const auto make = [&](const std::string& name, std::chrono::milliseconds timeout) {
       try {
-        world.group_of({0, 1}, name, {.timeout = timeout});
+        ProcessGroup made = world.group_of({0, 1}, name, {.timeout = timeout});
+        leave_process_group(made);
       } catch (const Error& error) {
         EXPECT_EQ(error.fault(), Fault::timeout) << error.what();
         EXPECT_EQ(error.ranks(), std::vector{1 - world.rank()}) << error.what();
@@ -405,12 +406,11 @@ TEST(GroupOf, NamesWhatAbsentRanksMake) {
       }
       return std::string();
     };
-    if (world.rank() == 0) {
+    if (world.rank() == 0)
       expect_in(make("a", 1s), "rank 1 (a thread), making group world.b of ranks 0,1 for ");
-      make("c", 2s);
-    } else {
-      expect_in(make("b", 2s), "rank 0 (a thread), making group world.c of ranks 0,1 for ");
-    }
+    else
+      expect_in(make("b", 3s), "rank 0 (a thread), making group world.c of ranks 0,1 for ");
+    EXPECT_EQ(make("c", 20s), "");  // Rank 0 waits until rank 1 comes.
     expect_whole(world);
   });
 }

@@ -1,5 +1,5 @@
-// A rank's current operation, in shared memory for peers that wait for it. Only the rank writes it,
-// with relaxed stores, so readers may see a mixed state.
+// A rank's current operation, in shared memory for waiting peers. Only the rank writes. Most stores
+// are relaxed, so readers may see a mixed state.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,8 +18,8 @@
 
 namespace lockstep {
 
-// Time stamps that cost a few nanoseconds, for display only. On x86-64 they are the time stamp
-// counter, which runs at a constant rate on all cores; elsewhere the steady clock.
+// Time stamps that cost a few nanoseconds each. On x86-64: the time stamp counter, which runs at a
+// constant rate on all cores; elsewhere the steady clock.
 using Ticks = std::uint64_t;
 
 inline Ticks ticks_now() {
@@ -30,24 +30,22 @@ inline Ticks ticks_now() {
 #endif
 }
 
-// The same instant on both clocks.
 struct Moment {
   Clock::time_point time;
   Ticks ticks = 0;
 };
 LOCKSTEP_API Moment moment_now();
 
-// The time of ticks from any process on this host.
+// Accepts ticks from any process on this host.
 LOCKSTEP_API Clock::time_point time_of(Ticks ticks);
 
-// The duration of a difference of ticks.
 LOCKSTEP_API std::chrono::nanoseconds time_in(Ticks ticks);
 
-// A group's name, cut to 48 bytes.
+// Cut to 48 bytes.
 using GroupName = std::array<std::uint64_t, 6>;
 LOCKSTEP_API GroupName pack_group_name(std::string_view name);
 
-// A rank's latest collective, or its latest message.
+// The latest collective or message.
 struct ShownCall {
   // sequence << 16 | operation << 8 | running; 0 before the first.
   std::atomic<std::uint64_t> state;
@@ -79,11 +77,12 @@ struct Activity {
   std::atomic<std::uint64_t> heartbeat;  // Increases ten times a second.
   ShownCall collective;
   ShownCall message;                // Numbered separately from collectives.
-  std::atomic<std::int32_t> peer;   // The message's peer in its group; negative for any.
+  std::atomic<std::int32_t> peer;   // Rank in the message's group; negative: any.
   std::atomic<Ticks> aborted_at;    // Latest ProcessGroup::abort(); 0 if never.
-  std::atomic<std::uint64_t> step;  // From ProcessGroup::set_step(); 0 before it.
-  ShownCall making;  // A sub-group: the name contains its ranks, the number counts attempts.
-  // Calls begun after the group broke, by threads that had received its Error.
+  std::atomic<std::uint64_t> step;  // ProcessGroup::set_step(); 0 before it.
+  // Creation of a sub-group. `group` includes its ranks; the sequence counts attempts to make it.
+  ShownCall making;
+  // Calls after a failure, by threads that had received its Error.
   std::atomic<std::uint64_t> resumed;
 
   bool inside() const { return collective.inside() || message.inside() || making.inside(); }
@@ -97,13 +96,12 @@ struct Activity {
   }
 };
 
-// The name of the call's group; empty before the first call.
+// Empty before the first call.
 LOCKSTEP_API std::string group_of(const ShownCall& call);
 
 LOCKSTEP_API void note_latest(Failure& failure, const Activity& activity);
 
-// Returns text such as "in all_reduce #812 of group world for 3.2 s", or "outside of collectives
-// for 34.0 s".
+// "in all_reduce #812 of group world for 3.2 s", or "outside of collectives for 34.0 s, after ...".
 LOCKSTEP_API std::string describe(const Activity& activity);
 
 }  // namespace lockstep

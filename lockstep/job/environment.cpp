@@ -26,7 +26,7 @@ using job::Variables;
 
 constexpr const char* loopback = "127.0.0.1";
 constexpr const char* use_srun =
-    "Start the program with srun, which makes each task a rank: srun PROGRAM ARGS...";
+    "start the program with srun, which makes each task a rank: srun PROGRAM ARGS...";
 
 // An agent may run inside another launcher's job.
 bool is_of_agent(const Variables& variables) {
@@ -41,9 +41,9 @@ void require_below(int value, const char* key, int bound, const char* bound_key)
   });
 }
 
-// The launcher outside of variables that were set by hand. A single SLURM task, the shell of `srun
-// --pty`, and the script of sbatch do not count. Sets with the user's WORLD_SIZE do not show
-// whether the launcher started several processes.
+// The launcher outside of variables set by hand (environment.h). Sets with the
+// user's WORLD_SIZE do not show whether the launcher started several
+// processes.
 const LauncherVariables* outer_launcher(const Variables& variables) {
   for (const LauncherVariables& set : job::launcher_variables()) {
     const bool has_own_size = std::string_view(set.world_size) != "WORLD_SIZE";
@@ -103,8 +103,8 @@ struct Chosen {
   bool is_by_slurm;
 };
 
-// If `set` lacks the number of ranks per host, takes it from the first other launcher with the same
-// rank and world size. Variables of `lockstep run` are complete.
+// If `set` lacks the ranks per host, takes them from the first other launcher with equal rank and
+// world size. Variables of `lockstep run` are complete.
 Chosen complete(const LauncherVariables& set, const LaunchEnvironment& found,
                 const Variables& variables) {
   Chosen chosen{&set, local_place_in(set, found.world_size, variables), set.is_slurm()};
@@ -117,8 +117,8 @@ Chosen complete(const LauncherVariables& set, const LaunchEnvironment& found,
   return chosen;
 }
 
-// If no variable gives it: 1 if ranks may be on several hosts, which then detect at the rendezvous
-// who shares a host. This is so under a launcher, or with a MASTER_ADDR other than loopback.
+// The default of LaunchEnvironment::local_world_size.
+// With 1, the rendezvous detects who shares a host.
 int unknown_local_world_size(const Chosen& chosen, int world_size, const Variables& variables) {
   if (!chosen.set->is_bare()) return 1;
   const auto master = variables.text("MASTER_ADDR");
@@ -172,8 +172,8 @@ bool has_job_id(const Chosen& chosen, const Variables& variables) {
          });
 }
 
-// MPICH's mpiexec sets no job id. On each host, one process creates socket pairs to all ranks.
-// Empty if no ancestor of this process created the socket.
+// MPICH's mpiexec sets no job id, but one process per host creates socket pairs to all ranks. Empty
+// if no ancestor created the socket.
 std::optional<pid_t> server_of_pmi(const Variables& variables) {
   const auto fd = variables.number("PMI_FD");
   const auto maker = fd ? peer_of(*fd) : std::nullopt;
@@ -186,7 +186,7 @@ std::optional<pid_t> server_of_pmi(const Variables& variables) {
   return above > 0 ? std::optional(above) : std::nullopt;
 }
 
-// Unlikely to be used by other jobs of this host; empty if no variable distinguishes them.
+// Probably unused on this host; empty if no variable distinguishes jobs.
 std::optional<int> port_of_job(const Chosen& chosen, const Variables& variables) {
   if (chosen.is_by_slurm) return job::slurm_port(variables);
   std::string id = job_id(chosen, variables);
@@ -198,7 +198,7 @@ std::optional<int> port_of_job(const Chosen& chosen, const Variables& variables)
   return job::job_port(hash_of_elements(id), 0);
 }
 
-// If all ranks are on one host, MASTER_PORT alone distinguishes jobs.
+// With all ranks on one host, MASTER_PORT alone distinguishes jobs.
 std::string master(const LaunchEnvironment& found, const Chosen& chosen,
                    const Variables& variables) {
   const bool several_hosts = found.local_world_size < found.world_size;
@@ -238,12 +238,12 @@ std::string launcher_name(const LauncherVariables& set, const Variables& variabl
   return std::string(set.launcher);
 }
 
-// sbatch starts its script once: a rank in it would wait for tasks that do not exist.
+// sbatch starts its script once: a rank in the script would wait for missing tasks.
 void require_not_in_script(const LauncherVariables& set, int tasks, const Variables& variables) {
   require(!set.is_slurm() || job::is_task_of_srun(variables) || tasks == 1, [&] {
     return fmt::format(
         "SLURM's job {} has {} tasks (SLURM_NTASKS), and this process is none of them: a script "
-        "of sbatch or a shell of salloc has started it. {}",
+        "of sbatch or a shell of salloc has started it; to do: {}",
         variables.text("SLURM_JOB_ID").value_or("without a name"), tasks, use_srun);
   });
 }
@@ -280,26 +280,37 @@ LaunchEnvironment alone() {
   return found;
 }
 
-[[noreturn]] void throw_nothing_found(const std::optional<std::string>& asked,
-                                      const Variables& variables) {
-  std::string text = asked ? fmt::format(
-                                 "LOCKSTEP_LAUNCHER={}, but that launcher has not given "
-                                 "this process a rank. Looked for",
-                                 *asked)
-                           : "no launcher has given this process a rank. Looked for";
-  std::string last;
+// The variables of partially set launchers; without one, the names of all.
+std::string variables_found(const std::optional<std::string>& asked, const Variables& variables) {
+  std::string incomplete, names, last;
   for (const LauncherVariables& set : job::launcher_variables()) {
     if (asked && !job::is_named(set, *asked)) continue;
     const auto state = [&](const char* key) { return variables.text(key).value_or("unset"); };
-    std::string line = fmt::format("\n  {} ({}) and {} ({})", set.rank, state(set.rank),
-                                   set.world_size, state(set.world_size));
-    if (line != last) text += line;
-    last = std::move(line);
+    const std::string pair = fmt::format("{} ({}) and {} ({})", set.rank, state(set.rank),
+                                         set.world_size, state(set.world_size));
+    const bool is_begun = variables.has(set.rank) || asked;
+    if (is_begun && pair != last) incomplete += (incomplete.empty() ? "" : ", ") + pair;
+    if (names.find(set.rank) == names.npos)
+      names += (names.empty() ? std::string() : ", ") + set.rank;
+    last = pair;
   }
+  return incomplete.empty() ? fmt::format("none of {} is set", names)
+                            : fmt::format("found {}", incomplete);
+}
+
+[[noreturn]] void throw_nothing_found(const std::optional<std::string>& asked,
+                                      const Variables& variables) {
+  std::string text =
+      asked
+          ? fmt::format("LOCKSTEP_LAUNCHER={}, but that launcher has not given this process a rank",
+                        *asked)
+          : "no launcher has given this process a rank";
+  text += fmt::format(": {}; caused by the start of process {} without a launcher; to do: ",
+                      variables_found(asked, variables), this_process());
   if (variables.has("PMIX_RANK") || variables.has("PALS_RANKID"))
-    text += "\nPMIx and PALS do not give the number of ranks: pass WORLD_SIZE to all ranks";
-  text += "\nStart the program with: lockstep run -n 2 PROGRAM ARGS...";
-  if (variables.has("SLURM_JOB_ID")) text += fmt::format("\nIn a job of SLURM: {}", use_srun);
+    text += "pass WORLD_SIZE to all ranks, which PMIx and PALS do not; or ";
+  text +=
+      variables.has("SLURM_JOB_ID") ? use_srun : "start it with: lockstep run -n 2 PROGRAM ARGS";
   throw Error(Fault::misuse, text);
 }
 

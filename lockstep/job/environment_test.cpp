@@ -386,9 +386,8 @@ Settings joined(Settings one, const Settings& other) {
 const std::vector<Refusal> refusals{
     {"nothing",
      {},
-     {"RANK (unset) and WORLD_SIZE (unset)", "OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK",
-      "JSM_NAMESPACE_RANK", "PMI_RANK", "PALS_RANKID", "FLUX_TASK_RANK", "SLURM_PROCID",
-      "PMIX_RANK", "lockstep run"}},
+     {"none of RANK, OMPI_COMM_WORLD_RANK", "MV2_COMM_WORLD_RANK", "JSM_NAMESPACE_RANK", "PMI_RANK",
+      "PALS_RANKID", "FLUX_TASK_RANK", "SLURM_PROCID", "PMIX_RANK", "lockstep run"}},
     {"a program in a script of sbatch",
      of_sbatch,
      {"SLURM's job 7 has 4 tasks", "script of sbatch", "srun PROGRAM"}},

@@ -34,7 +34,7 @@ struct Address {
   socklen_t length = 0;
 };
 
-// A hash, because the identity may be long. Clients send the full identity.
+// A hash, because the identity, which clients send in full, may be long.
 Address address_of(std::string_view identity) {
   const std::string name =
       fmt::format("lockstep/{}/{:016x}", ::geteuid(), std::hash<std::string_view>{}(identity));
@@ -52,7 +52,7 @@ FileDescriptor make_socket() {
 }
 
 struct Connected {
-  FileDescriptor socket = {};  // Empty when nobody listens, or `is_busy`.
+  FileDescriptor socket = {};
   bool is_busy = false;
 };
 
@@ -79,7 +79,7 @@ Packet hello_of(std::string_view identity) {
   return make_packet(Packet::Kind::hello, "", identity);
 }
 
-// The kernel drops a descriptor that the receiver has no number for.
+// The kernel drops descriptors beyond the limit.
 [[noreturn]] void throw_without_descriptor(std::string_view key) {
   rlimit limit{};
   ::getrlimit(RLIMIT_NOFILE, &limit);
@@ -199,7 +199,7 @@ FileDescriptor fetch(const std::function<std::string()>& identity, std::string_v
   std::chrono::microseconds pause{100};
   FileDescriptor socket;
   while (true) {
-    bool is_absent = false;  // Then identity() has already waited.
+    bool is_absent = false;  // identity() has already waited.
     if (!socket) {
       const std::string name = identity();
       is_absent = name.empty();
@@ -244,7 +244,6 @@ bool deliver(std::string_view identity, std::string_view key, int fd,
 
 FdBroker::FdBroker(int job_control_block) : job_control_block_(job_control_block) {}
 
-// If this fails, the rank will request it.
 void FdBroker::connect(FileDescriptor socket) {
   const std::lock_guard lock(mutex_);
   send_packet(socket.get(), make_packet(Packet::Kind::given, job_control_block_key),
@@ -280,8 +279,8 @@ void FdBroker::accept_all() {
     if (peer_is_this_user(socket.get())) clients_.push_back({.socket = std::move(socket)});
 }
 
-// Without free descriptors, accepts one connection at a time with the spare one: the broker still
-// serves what it has published.
+// Without free descriptors, accepts one connection at a time with the spare one, to keep serving
+// published descriptors.
 FileDescriptor FdBroker::accept_next() {
   const auto accept = [this] {
     return FileDescriptor(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
@@ -297,7 +296,7 @@ FileDescriptor FdBroker::accept_next() {
   return socket;
 }
 
-// The number stays in use, so no other thread can take it.
+// Prevents other threads from taking the number.
 void FdBroker::keep_as_spare(FileDescriptor socket) {
   if (::dup3(job_control_block_, socket.get(), O_CLOEXEC) < 0) return;
   spare_ = std::move(socket);

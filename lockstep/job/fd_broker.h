@@ -1,14 +1,13 @@
 // The fd broker: passes descriptors of shared memory between the ranks of one host over Unix
 // sockets.
 //
-// Each rank runs one in its liveness thread. A rank publishes a descriptor or a refusal under a key
-// for fetch(), or sends it to one peer by deliver(). The agent, or rank 0 without an agent, runs
-// one more, which sends the job control block. See docs/internals/communication.md.
+// A rank publishes a descriptor or a refusal under a key for fetch(), or sends a descriptor to one
+// peer by deliver(). The agent, or without an agent rank 0, runs another broker that sends the job
+// control block: docs/internals/communication.md.
 //
-// Thread safety: any thread may call any member or function, but only the thread of the loop may
-// call watch() and serve().
-// Blocking: listen_on_abstract_socket() for at most two seconds; fetch(); deliver() while too many
-// others connect to the same rank. A rank that does not read its replies is disconnected.
+// Thread safety: full, but only the loop's thread may call watch() and serve().
+// Blocking: listen_on_abstract_socket() for at most 2 s; deliver() for at most 30 s; fetch(). A
+// rank that does not read its replies is disconnected.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -31,14 +30,14 @@
 
 namespace lockstep {
 
-// A packet between a broker and a rank, which are the same build on one host.
+// Between a broker and a rank, which are the same build.
 struct Packet {
   enum class Kind : std::uint32_t {
     hello,   // rank -> broker: `text` is the job's identity.
-    offer,   // rank -> broker: a descriptor for `key`, for `readers` ranks; or `text`, a refusal.
-    want,    // rank -> broker: requests `key`. As a first packet: the identity is in `text`.
+    offer,   // rank -> broker: `key`'s descriptor, for `readers` ranks; or a refusal in `text`.
+    want,    // rank -> broker: requests `key`. If first, `text` is the identity.
     given,   // broker -> rank: the descriptor.
-    refused  // broker -> rank: the publishing rank refused; `text` is the reason.
+    refused  // broker -> rank: the publishing rank's reason is in `text`.
   };
 
   std::uint32_t magic = 0x4c530002;  // Changes with the layout.
@@ -60,66 +59,66 @@ Sent send_packet(int socket, const Packet& packet, int fd = -1);
 // Never blocks. Anything but one complete packet counts as closed.
 Received receive_packet(int socket, Packet& packet, FileDescriptor& fd);
 
-// The descriptor in a broker's reply. Errors: system when the publishing rank refused, or this
-// process had no free descriptor for it.
+// The reply's descriptor. Errors: system when the publishing rank refused, or this process has too
+// many open files.
 FileDescriptor descriptor_in(const Packet& packet, FileDescriptor fd);
 
-// Listens on the abstract Unix socket named by this user and `identity`. Errors: misuse when
-// another process still holds the name after two seconds.
+// Listens on the abstract Unix socket of this user and `identity`. Errors: misuse when another
+// process still has the name after two seconds.
 FileDescriptor listen_on_abstract_socket(std::string_view identity);
 
-// Reserves this name without listening, until the result is closed or this process ends. Empty when
-// another process has it.
+// Reserves the socket's name without listening, until the result is closed. Empty when another
+// process has the name.
 LOCKSTEP_API FileDescriptor take_abstract_name(std::string_view identity);
 
-// Connects to that socket and sends hello; empty when no process of this user listens.
+// Connects to the socket of `identity` and sends hello; empty if no process of this user accepts.
 FileDescriptor connect_to_fd_broker(std::string_view identity);
 
 // Blocks until another process's broker has sent the descriptor of `key`; empty at the deadline.
-// `identity` returns the name of its socket, empty without a broker, and may block briefly. `check`
-// is called every 20 ms, also after the other process has ended, and may throw. Errors: system when
-// this process has too many open files, or the other one has published a refusal.
+// `identity` returns the broker's socket name, empty without one, and may block briefly. `check` is
+// called at least every 20 ms, also after the other process has ended, and may throw. Errors: as
+// descriptor_in()'s.
 FileDescriptor fetch(const std::function<std::string()>& identity, std::string_view key,
                      Deadline deadline, const std::function<void()>& check);
 
 // Sends `fd`, which the caller keeps, to the broker of `identity` under `key`. The kernel keeps it
-// until the other process reads it, even if this one ends first. False if no process listens, or
-// `is_there` returns false.
+// until the broker reads it, even if this process ends first. Retries while the receiver is busy.
+// False if no process listens, or `is_there` returns false. Errors: timeout.
 bool deliver(std::string_view identity, std::string_view key, int fd,
              const std::function<bool()>& is_there);
 
 constexpr std::string_view job_control_block_key = "job page";
 
-// Key of the job's token, from an agent to its ranks (host_link.h).
+// The job's token, from an agent to its ranks (host_link.h).
 constexpr std::string_view job_token_key = "job token";
 
-// Key of the control block of a session across several agents, from each rank to its agent.
+// The control block of several agents' session, from each rank to its agent.
 constexpr std::string_view session_page_key = "session page";
 
 class LOCKSTEP_API FdBroker {
  public:
-  // `job_control_block`, sent to every rank that requests it, must outlive the broker.
+  // `job_control_block` must outlive the broker.
   explicit FdBroker(int job_control_block);
 
-  // Adds a rank at the other end of a socket pair, and sends it the control block.
+  // Adds the rank at a socket pair's other end, and sends it the job control block.
   void connect(FileDescriptor socket);
 
-  // Any process can connect to `listener`: clients that do not run as this user or do not send
-  // `identity` first are disconnected. A second call replaces the listener.
+  // Disconnects clients of other users, or that do not send `identity` first. A second call
+  // replaces the listener.
   void listen(FileDescriptor listener, std::string identity);
 
-  // Publishes `fd`, or a refusal, for any number of readers. The last call for a key counts.
+  // For any number of readers. The last call for a key counts.
   void publish(std::string_view key, FileDescriptor fd);
   void publish_refusal(std::string_view key, std::string_view reason);
 
-  // Returns and removes the latest descriptor that a rank sent here under `key`; empty without one.
-  // Errors: system when this process had no free descriptor for it.
+  // Returns and removes the latest descriptor that a rank sent under `key`; empty without one.
+  // Errors: system when this process had too many open files.
   FileDescriptor take(std::string_view key);
 
   // Removes what was published or offered under `key`.
   void withdraw(std::string_view key) noexcept;
 
-  // Removes the offer that has arrived here under `key`, or the next one.
+  // Removes the offer that has arrived under `key`, or the next one.
   void drop(std::string_view key) noexcept;
 
   // Removes all offers, disconnects all clients and accepts no more.
@@ -138,9 +137,9 @@ class LOCKSTEP_API FdBroker {
   };
   static constexpr int everybody = -1;
   struct Offer {
-    FileDescriptor fd = {};  // Empty for a refusal.
+    FileDescriptor fd = {};
     std::string refusal = {};
-    int readers = 0;  // Ranks yet to take it, or `everybody`.
+    int readers = 0;  // Still to take it, or `everybody`.
   };
 
   void accept_all();
@@ -154,8 +153,8 @@ class LOCKSTEP_API FdBroker {
   const int job_control_block_;
   mutable std::mutex mutex_;
   FileDescriptor listener_;
-  FileDescriptor spare_;      // Closed to accept when no descriptor is free.
-  Deadline deaf_until_ = {};  // Without one, poll() would return at once.
+  FileDescriptor spare_;      // Closed to accept() if none is free.
+  Deadline deaf_until_ = {};  // Until then accepts nothing: no descriptor is free.
   std::string identity_;
   std::vector<Client> clients_;
   std::map<std::string, Offer, std::less<>> offers_;

@@ -1,7 +1,7 @@
-// A rank's connection to the FdBroker that has the JobControlBlock: the agent's, or rank 0's
-// without an agent.
+// A rank's connection to the FdBroker that has the JobControlBlock: the agent's or, without an
+// agent, rank 0's.
 //
-// Thread safety: one thread at a time. Errors: peer_lost when the broker's process has ended.
+// Thread safety: one thread at a time. Errors: peer_lost when the broker has ended; timeout.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,7 +27,7 @@ class LOCKSTEP_API HostLink {
   // Sends `fd`, which the caller keeps.
   void offer(std::string_view key, int fd);
 
-  // Blocks until the broker has sent `key`. Errors: timeout.
+  // Blocks until the broker has sent `key`. Errors: also those of descriptor_in().
   FileDescriptor obtain(std::string_view key, Deadline deadline);
 
  private:
@@ -44,36 +44,34 @@ class LOCKSTEP_API HostLink {
   std::map<std::string, Reply, std::less<>> replies_;
 };
 
-// A rank's connection to its agent, for a group with ranks of several agents.
+// A rank's connection to its agent. Errors: as HostLink's; system, with the reason, when the agent
+// refuses.
 class LOCKSTEP_API AgentConnection {
  public:
-  // `agent_fd` is the inherited end of the socket pair, and stays open. Errors: misuse when it is
-  // not open.
+  // `agent_fd`, the inherited end of the socket pair, stays open. Errors: misuse if it is not open.
   explicit AgentConnection(int agent_fd);
 
-  // Empty when the job has no token. Errors: system, with the reason, when the agent refuses;
-  // peer_lost; timeout.
+  // Empty when the job has no token.
   std::optional<JobToken> job_token(Deadline deadline);
 
-  // The control block of the agent's own ranks, where the agent reports their ends until it
-  // receives a session page. Errors: as job_token()'s.
+  // The control block of the agent's own ranks. The agent reports their ends there, also after
+  // offer_session_page().
   JobControlBlock own_page(Deadline deadline);
 
-  // As the agent passed it to its ranks. Errors: as job_token()'s.
   int world_size(Deadline deadline) { return own_page(deadline).world_size(); }
 
-  // Sends the control block of all agents' ranks. The agent reads activity and records its ranks'
-  // ends there.
+  // Sends the control block of all agents' ranks. The agent then reads activity there, and also
+  // reports its ranks' ends there.
   void offer_session_page(const JobControlBlock& page);
 
  private:
   HostLink link_;
 };
 
-// Duplicates it with close-on-exec. Errors: as AgentConnection's.
+// Close-on-exec. Errors: as AgentConnection's.
 FileDescriptor duplicate_agent_fd(int agent_fd);
 
-// The sealed memory that an agent publishes under job_token_key: the token's text and a zero byte.
+// Sealed memory for job_token_key: the token's text, if any, and a zero byte.
 LOCKSTEP_API FileDescriptor share_job_token(const std::optional<JobToken>& token);
 
 }  // namespace lockstep

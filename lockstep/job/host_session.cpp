@@ -42,7 +42,7 @@ FileDescriptor call_rank_zero(const HostMeeting& meeting, Deadline deadline,
   }
 }
 
-// Equal keys mean the same failure. On a mismatch, different calls have the same number.
+// Equal keys mean the same failure. Mismatching calls have the same number.
 std::string key_of(const Failure& failure) {
   if (!failure.fault)
     return fmt::format("{} {}{}", failure.rank, failure.pid, failure.left ? " left" : "");
@@ -55,12 +55,11 @@ std::string memory_of(std::uint64_t number) { return fmt::format("memory {:016x}
 
 std::atomic<bool> keeps{false};
 std::atomic<bool> signalled{false};
-static_assert(std::atomic<bool>::is_always_lock_free);  // Signal handlers need lock-free stores.
+static_assert(std::atomic<bool>::is_always_lock_free);  // For signal handlers.
 
 void keep(int) { signalled.store(true); }
 
-// Updates a rank's StepReport. A heartbeat that is later than a busy host explains means that the
-// process was stopped.
+// A heartbeat later than a busy host explains means that the process was stopped.
 class StepReporter {
  public:
   explicit StepReporter(StepReport& page) : page_(page) {}
@@ -112,7 +111,7 @@ LivenessThread::LivenessThread(JobControlBlock& page, int slot, std::vector<FdBr
 }
 
 LivenessThread::~LivenessThread() {
-  // Cannot fail without another writer. If it did, join() would hang.
+  // Fails only with another writer. join() would then hang.
   if (::eventfd_write(stop_.get(), 1) != 0) thread_.detach();
   if (thread_.joinable()) thread_.join();
 }
@@ -130,7 +129,7 @@ void LivenessThread::live(std::promise<void> entered) {
   while (true) {
     page_.activity(slot_).heartbeat.fetch_add(1, std::memory_order_relaxed);
     reporter.beat(Clock::now());
-    if (how_ == JobControlBlock::Phase::abandoned) look_();  // Until leave_as().
+    if (how_ == JobControlBlock::Phase::abandoned) look_();
     entries.assign(1, {stop_.get(), POLLIN, 0});
     watch_fd_brokers(entries);
     if (::poll(entries.data(), entries.size(), heartbeat_ms) <= 0) continue;
@@ -160,8 +159,8 @@ HostMeeting HostMeeting::through_agent(const LaunchEnvironment& who) {
   return {.rank = who.rank, .size = who.world_size, .job_id = who.job_id, .agent_fd = who.agent_fd};
 }
 
-// Only the ranks of one start of a job have this identity. It does not contain the number of ranks,
-// so that a mismatch is reported. It is in core dumps, so it has only fingerprints of secrets.
+// Only the ranks of one start of a job have this identity. The number of ranks is absent so that a
+// mismatch is reported; secrets are fingerprints, because core dumps contain the identity.
 HostMeeting HostMeeting::on_socket(const LaunchEnvironment& who, std::string_view name,
                                    std::string_view secret) {
   std::string identity =
@@ -203,8 +202,7 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline,
                             meeting.size, has_agent_ ? "the launcher" : "rank 0", size()));
   std::vector<FdBroker*> boards;
   if (broker_) boards.push_back(broker_.get());
-  // New for each session: a fork()ed child of an earlier process in this slot may hold that one's
-  // socket.
+  // New for each session: a fork()ed child of the slot's earlier process may still hold its socket.
   const std::uint64_t number = random_number();
   if (size() > 1) {
     own_memory_ = std::make_shared<FdBroker>(page_->descriptor());
@@ -213,7 +211,7 @@ HostSession::HostSession(const HostMeeting& meeting, Deadline deadline,
   }
   liveness_ =
       std::make_unique<LivenessThread>(*page_, rank_, std::move(boards), [this] { look(); });
-  // After entering the slot: a process of another job with the same name does not get there.
+  // After entering the slot, which another job's process with this name cannot do.
   page_->set_memory_number(rank_, number);
   if (compares) page_->announce(rank_, meeting.announced);
 }
@@ -248,7 +246,7 @@ std::shared_ptr<const void> HostSession::hand_out(std::string key, int fd) const
   offer(key, fd);
   const auto end = [board = std::weak_ptr(own_memory_), pid = this_process(),
                     key = std::move(key)](const void*) {
-    // In a child, the lock may stay held by a thread that does not exist.
+    // In a child, a thread that does not exist may still hold the lock.
     const auto strong = pid == this_process() ? board.lock() : nullptr;
     if (strong) strong->withdraw(key);
   };
@@ -295,14 +293,14 @@ void HostSession::leave() {
 void HostSession::throw_if_peer_lost(std::string_view context) const {
   const auto failure = find_failure();
   if (!failure) return;
-  // The agent does not have this: the awaited rank has exited in order.
+  // The agent does not report this: the awaited rank has exited in order.
   if (!page_->failure()) page_->note_break(rank_, *failure);
   log_once(*failure);
   throw Error(context, *failure);
 }
 
-// The job's first failure, perhaps detected here first. While a slot is vacant, all ranks wait for
-// its process, which may have exited in order.
+// The job's first failure, perhaps detected here. While a slot is vacant, all ranks wait for its
+// process, which may have exited in order.
 std::optional<Failure> HostSession::find_failure() const {
   if (auto failure = page_->failure()) return failure;
   auto end = page_->first_end();
@@ -329,7 +327,7 @@ void HostSession::look() noexcept {
       log_once(failure);
       is_speaking_ = false;
     });
-  } catch (...) {  // No memory or thread: the next call that waits reports the failure.
+  } catch (...) {  // No memory or thread: the next wait reports it.
     is_speaking_ = false;
   }
 }
@@ -339,7 +337,7 @@ bool HostSession::is_logged(const Failure& failure) const {
   return logged_.contains(key_of(failure));
 }
 
-// Omits ranks that ended at the agent's request: this one may be next.
+// Omits ranks ended at the agent's request: this one may be next.
 void HostSession::log_once(const Failure& failure) const {
   {
     const std::lock_guard lock(logged_mutex_);
@@ -347,7 +345,9 @@ void HostSession::log_once(const Failure& failure) const {
   }
   if (!failure.fault && page_->is_told_to_end(failure.rank)) return;
   const auto after = failure.fault ? std::chrono::milliseconds(0) : page_->since_failure();
-  log(LogLevel::error, failure_record(page_->job_id(), failure, after));
+  // An agent reports the failure.
+  log(has_agent_ ? LogLevel::info : LogLevel::error,
+      failure_record(page_->job_id(), failure, after));
 }
 
 void HostSession::note_break(Failure failure) {
@@ -360,8 +360,8 @@ void HostSession::note_break(Failure failure) {
   log_once(failure);
 }
 
-// Waits up to 50 ms for more. A rank that lost its group by an exception writes its exit report
-// when the stack is unwound. If a parent, such as a shell, has reaped it, only the agent has its
+// Waits for more. A rank that lost its group by an exception writes its exit report
+// during stack unwinding. If a parent, such as a shell, has reaped the rank, only the agent has its
 // exit status.
 Failure HostSession::examine(int peer) const {
   const Deadline deadline = in(time_for_exit_report);
@@ -375,7 +375,7 @@ Failure HostSession::examine(int peer) const {
   return seen;
 }
 
-// Another rank may be recording the same failure; the record stays incomplete if that rank was
+// Another rank may be recording this failure; the record stays incomplete if that rank was
 // killed.
 std::optional<Failure> HostSession::recorded_failure() const {
   const Deadline deadline = in(std::chrono::milliseconds(100));

@@ -1,7 +1,7 @@
 // This process's membership in a job on this host: its slot in the JobControlBlock, the liveness
-// thread, memory passed between ranks, and preemption signals. One per process.
+// thread, memory passed between ranks, and preemption signals. One per world.
 //
-// Thread safety: any thread may call any member.
+// Thread safety: full.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,18 +29,17 @@
 
 namespace lockstep {
 
-// The liveness thread holds the process's robust mutex in the job control block, so that the kernel
-// reports the process's death to peers. It increments the heartbeat, checks for lost peers, and
-// runs this process's fd brokers.
+// Holds the process's robust mutex in the job control block, so that peers detect its death.
+// Increments the heartbeat, checks for lost peers, and runs this process's fd brokers.
 class LOCKSTEP_API LivenessThread {
  public:
-  // Returns when it has entered `slot` of `page`; `page` and the brokers must outlive this object.
-  // Calls `look`, which must not throw, ten times a second until leave_as(). Errors: misuse when a
-  // running process holds the slot.
+  // Returns when the thread has entered `slot` of `page`; `page` and the brokers must outlive this
+  // object. Calls `look`, which must not throw, ten times a second until leave_as(). Errors: misuse
+  // when a running process holds the slot.
   LivenessThread(JobControlBlock& page, int slot, std::vector<FdBroker*> brokers,
                  std::function<void()> look);
 
-  // Leaves the slot as given to leave_as(), by default as abandoned.
+  // Leaves the slot as leave_as() set, by default as abandoned.
   ~LivenessThread();
   LivenessThread(const LivenessThread&) = delete;
   LivenessThread& operator=(const LivenessThread&) = delete;
@@ -61,7 +60,7 @@ class LOCKSTEP_API LivenessThread {
   Thread thread_;
 };
 
-// The processes of a session and their rendezvous: their agent, or the abstract Unix socket
+// The processes of a session and their rendezvous: the agent, or the abstract Unix socket
 // `identity`.
 struct LOCKSTEP_API HostMeeting {
   int rank = 0;  // This process's slot.
@@ -69,15 +68,15 @@ struct LOCKSTEP_API HostMeeting {
   std::string job_id = {};
   JobControlBlock::Announced announced = {};  // Published, unless its `meeting` is 0.
   std::optional<int> agent_fd = {};           // Empty: `identity` is used.
-  std::string identity = {};                  // Unique to this session.
-  bool opens = false;                         // Whether this process opens the socket.
-  bool is_alone = false;                      // Whether it opens the socket and expects no others.
+  std::string identity = {};                  // Unique to the session.
+  bool opens = false;                         // Creates the control block and the socket.
+  bool is_alone = false;                      // With `opens`: expects no others, needs no socket.
 
   static HostMeeting through_agent(const LaunchEnvironment& who);
 
-  // `name` distinguishes this session from an earlier one of the job that a slow rank has not left
-  // yet. `secret`, if not empty, replaces the job's id, which other users could guess. Errors:
-  // misuse when both together are too long.
+  // `name` distinguishes this session from an earlier one that a slow rank has not left yet.
+  // `secret`, if not empty, replaces the job's id, which other users could guess. Errors: misuse
+  // when both together are too long.
   static HostMeeting on_socket(const LaunchEnvironment& who, std::string_view name,
                                std::string_view secret = {});
 };
@@ -86,15 +85,15 @@ struct LOCKSTEP_API HostMeeting {
 // files.
 class LOCKSTEP_API HostSession {
  public:
-  // Returns when this rank has its slot; others may join later. Calls `meanwhile` until rank 0 has
-  // connected. Errors: timeout when it does not. Mismatch when this rank has no slot, or the
-  // launcher (without one, rank 0) has another number of ranks, unless `announced` is published.
-  // Misuse when a process with this rank has already joined.
+  // Returns when this rank has its slot; others may join later. Calls `meanwhile` until rank 0
+  // listens. Errors: timeout if it does not. Mismatch if the launcher, or without one rank 0, has
+  // another number of ranks; with `announced`, only if this rank has no slot. Misuse if a running
+  // process has this rank, or another job this identity.
   HostSession(
       const HostMeeting& meeting, Deadline deadline,
       const std::function<void()>& meanwhile = [] {});
 
-  // Leaves the slot: in order after finish(), otherwise as abandoned.
+  // Leaves the slot: finished after finish(), vacant after withdraw(), otherwise abandoned.
   ~HostSession();
 
   int rank() const { return rank_; }
@@ -103,51 +102,50 @@ class LOCKSTEP_API HostSession {
   bool has_agent() const { return has_agent_; }  // Otherwise rank 0 created the control block.
   JobControlBlock& page() { return *page_; }
 
-  // The control block, for code that needs it after this session ends.
+  // For use after this session ends.
   std::shared_ptr<const JobControlBlock> shared_page() const { return page_; }
 
-  // Publishes `fd` (FdBroker), which the caller keeps, until withdraw().
+  // Publishes `fd`, which the caller keeps, until withdraw().
   void offer(std::string_view key, int fd) const;
 
   // Makes fetch() of `key` throw Error(system).
   void refuse(std::string_view key, std::string_view reason) const;
   void withdraw(std::string_view key) const noexcept;
 
-  // An offer() until the result is destroyed. A fork()ed child may destroy its copy.
+  // offer() until the result is destroyed. A fork()ed child may destroy its copy.
   std::shared_ptr<const void> hand_out(std::string key, int fd) const;
 
-  // Blocks as fetch() (fd_broker.h) until the rank in `slot` has offered `key`; empty at the
-  // deadline.
+  // Blocks as fetch() (fd_broker.h) until `slot` has offered `key`; empty at the deadline.
   FileDescriptor fetch(int slot, std::string_view key, Deadline deadline,
                        const std::function<void()>& check) const;
 
-  // Sends `fd`, which the caller keeps, to the rank in `slot`, which can take it even after this
-  // process has ended. Does nothing if that rank has left or was lost.
+  // Sends `fd`, which the caller keeps, to `slot`, which can take it even after this process has
+  // ended. Does nothing unless that rank runs in its slot. Errors: also timeout, after 30 s.
   void deliver(int slot, std::string_view key, int fd) const;
 
   // Returns what another rank has delivered under `key`; empty before that. Never blocks.
   FileDescriptor take(std::string_view key) const;
 
-  // Releases what another rank delivers under `key`, before or after this call.
+  // Discards another rank's deliver() of `key`, before or after this call.
   void drop(std::string_view key) const noexcept;
 
-  // Throws Error(peer_lost) when a rank of this host was lost, and logs the failure record once.
-  // Costs about 20 ns per rank: do not call it in a spin loop.
+  // Throws Error(peer_lost) for the job's first failure, such as a lost rank, or for a rank that
+  // exited before joining. Logs it once. Costs about 20 ns per rank: do not call it in a spin loop.
   void throw_if_peer_lost(std::string_view context) const;
 
   // Records and logs that running ranks, or ranks that left, made a call of this process fail.
-  // Another process's earlier record of running ranks replaces this one.
+  // If another rank detected the failure, an earlier record of the same fault has priority.
   void note_break(Failure failure);
 
   // Call it when all ranks have destroyed the group: leaving is then no failure. Ends all offers.
   void finish();
 
-  // Call it when this rank leaves in order, and others continue without this session: leaving is
-  // then no failure.
+  // As finish(), when this rank leaves in order and others continue: they see it at once, not at
+  // destruction.
   void leave();
   bool has_left() const { return page_->phase(rank_) == JobControlBlock::Phase::finished; }
 
-  // Vacates the slot because this process joins its peers elsewhere.
+  // The destructor then vacates the slot: this process joins its peers elsewhere.
   void withdraw() { liveness_->leave_as(JobControlBlock::Phase::vacant); }
 
   // Call it when this rank continues without its group: its peers' calls then fail.
@@ -166,7 +164,7 @@ class LOCKSTEP_API HostSession {
   const int meeting_;
   const bool has_agent_;
   std::shared_ptr<JobControlBlock> page_;
-  std::unique_ptr<FdBroker> broker_;  // In rank 0 without an agent.
+  std::unique_ptr<FdBroker> broker_;  // Rank 0's, without an agent.
   std::shared_ptr<FdBroker> own_memory_;
   mutable std::mutex logged_mutex_;
   mutable std::set<std::string> logged_;

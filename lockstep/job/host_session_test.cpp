@@ -54,7 +54,7 @@ std::vector<std::string> logged_of_a_loss(bool is_told_to_end) {
     HostSession session({.size = 2, .job_id = "job", .identity = "a loss", .opens = true},
                         in(std::chrono::seconds(10)));
     if (is_told_to_end) session.page().tell_to_end(1);
-    std::thread([&] { session.page().enter(1); }).join();  // Its thread ends, so it is lost.
+    std::thread([&] { session.page().enter(1); }).join();  // Lost when its thread ends.
     EXPECT_TRUE(soon([&] { return session.page().failure().has_value(); }));
   }
   set_log_sink({});

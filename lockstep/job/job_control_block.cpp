@@ -15,12 +15,13 @@
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/time.h"
+#include "lockstep/job/oom_kills.h"
 #include "lockstep/job/shared_value.h"
 
 namespace lockstep {
 namespace {
 
-constexpr std::uint64_t magic = 0x5041474553504c38;  // Changes with this layout.
+constexpr std::uint64_t magic = 0x5041474553504c3a;  // Changes with this layout.
 
 constexpr std::size_t most_words = 1024;  // Bytes.
 
@@ -30,8 +31,8 @@ struct Words {
 };
 
 struct ExitReport {
-  // Modulo 4: 0 none, 1 being written, 2 complete. A successor in the slot continues at a multiple
-  // of 4.
+  // Modulo 4: 0 none, 1 being written, 2 complete. A successor continues at a multiple of
+  // 4.
   std::atomic<std::uint32_t> state;
   job::SharedValue<Words> value;
 };
@@ -49,9 +50,9 @@ struct FailureValue {
   std::int32_t detected_by;
   std::uint64_t sequence;
   std::int32_t peer;
-  Clock::rep reported;  // On the steady clock, which all processes of a host share.
+  Clock::rep reported;  // Steady clock of the host.
   std::int32_t fault;   // -1 for none.
-  std::int32_t blamed;  // Entries in `ranks`.
+  std::int32_t blamed;  // Used entries of `ranks`.
   std::int32_t ranks[most_blamed];
   char call[256];
   char host[64];
@@ -62,9 +63,9 @@ struct FailureValue {
 };
 
 struct FailureRecord {
-  // 0: empty. Odd: being written. Even: complete, a new number for each value.
+  // 0: empty. Odd: being written. Even: complete, new for each value.
   std::atomic<std::uint32_t> state;
-  std::atomic<std::uint32_t> forgotten;  // Values up to this state are outdated.
+  std::atomic<std::uint32_t> forgotten;  // Up to this state, values are outdated.
   job::SharedValue<FailureValue> value;
 };
 
@@ -84,9 +85,10 @@ struct Slot {
   std::atomic<JobControlBlock::Phase> phase;
   std::atomic<std::int32_t> pid;
   std::atomic<std::int64_t> started;  // Start time: identifies the process together with the pid.
-  std::atomic<std::int32_t> expects_preemption;  // Pid of the process that does.
+  std::atomic<std::int32_t> expects_preemption;  // That process's pid.
   std::atomic<std::uint64_t> memory_number;
   std::atomic<std::uint32_t> memory_changes;
+  std::atomic<bool> is_lost;  // The mutex had no living owner.
   // These three belong to the process that the agent started for this slot: enter() keeps them.
   std::atomic<bool> is_told_to_end;
   std::atomic<bool> awaits_group;
@@ -96,7 +98,52 @@ struct Slot {
   alignas(64) ExitReport words;
   Announcement announcement;
   FailureRecord broke;
+  // Guarded by Layout::oom_mutex.
+  std::int32_t judged_pid;  // The latest process that SIGKILL has ended; 0 for none.
+  std::int32_t judged_oom;  // Whether by the OOM killer; -1 when unknown.
 };
+
+// Holds a robust mutex, unless a stopped process does. After its owner's death, the next owner
+// continues: the guarded values have no invariant.
+class RobustLock {
+ public:
+  explicit RobustLock(pthread_mutex_t& mutex) : mutex_(mutex) {
+    timespec limit{};
+    ::clock_gettime(CLOCK_MONOTONIC, &limit);
+    ++limit.tv_sec;
+    const int result = ::pthread_mutex_clocklock(&mutex_, CLOCK_MONOTONIC, &limit);
+    if (result == EOWNERDEAD) ::pthread_mutex_consistent(&mutex_);
+    is_held_ = result == 0 || result == EOWNERDEAD;
+  }
+  ~RobustLock() {
+    if (is_held_) ::pthread_mutex_unlock(&mutex_);
+  }
+  RobustLock(const RobustLock&) = delete;
+  RobustLock& operator=(const RobustLock&) = delete;
+
+  explicit operator bool() const { return is_held_; }
+
+ private:
+  pthread_mutex_t& mutex_;
+  bool is_held_ = false;
+};
+
+// Locks the mutex of a slot without a running process; otherwise returns an error. A peer that
+// calls lost() just after leave() holds the mutex for a moment, and may die meanwhile.
+int take_over(Slot& slot) {
+  int result = ::pthread_mutex_trylock(&slot.life);
+  if (result == EBUSY && slot.phase != JobControlBlock::Phase::alive) {
+    timespec limit{};
+    ::clock_gettime(CLOCK_MONOTONIC, &limit);
+    ++limit.tv_sec;
+    result = ::pthread_mutex_clocklock(&slot.life, CLOCK_MONOTONIC, &limit);
+  }
+  if (result != EOWNERDEAD) return result;
+  if (slot.phase != JobControlBlock::Phase::alive) return ::pthread_mutex_consistent(&slot.life);
+  slot.is_lost = true;  // Before the unlock: see lost().
+  ::pthread_mutex_unlock(&slot.life);
+  return result;
+}
 
 void make_robust(pthread_mutex_t& mutex) {
   pthread_mutexattr_t attributes;
@@ -111,7 +158,7 @@ void make_robust(pthread_mutex_t& mutex) {
 // Set from the start of the exit, long before waitpid() returns, until the process is reaped.
 std::optional<int> wait_status_of(int pid, std::int64_t started) {
   const auto process = process_stat(pid);
-  // The pid may belong to another process now, or be from another PID namespace.
+  // The pid may be another process's now, or of another PID namespace.
   if (!process || process->started != started) return std::nullopt;
   return process->wait_status;
 }
@@ -181,7 +228,7 @@ std::optional<Words> read(const ExitReport& words) {
   const std::uint32_t before = words.state;
   if (before % 4 != 2) return std::nullopt;
   const Words value = words.value.load();
-  // Otherwise another process has entered the slot.
+  // Otherwise another process has the slot.
   return words.state == before ? std::optional(value) : std::nullopt;
 }
 
@@ -199,9 +246,10 @@ struct JobControlBlock::Layout {
   std::uint64_t magic;
   std::int32_t slots;
   std::int32_t world_size;
-  std::int64_t oom_kills;  // At the start; -1 when unknown.
-  char job_id[384];        // Fits all variables of torchrun with the longest host name.
+  char job_id[384];  // Fits torchrun's variables with the longest host name.
   std::atomic<bool> preemption_agreed;
+  pthread_mutex_t oom_mutex;
+  job::OomKills oom_kills;  // Guarded by `oom_mutex`.
   alignas(64) FailureRecord failure;
   alignas(64) Slot slot[1];
 
@@ -217,8 +265,8 @@ JobControlBlock JobControlBlock::create(int slots, std::string_view job_id, int 
   layout.slots = slots;
   layout.world_size = world_size > 0 ? world_size : slots;
   copy_text(layout.job_id, cut_text(job_id, sizeof layout.job_id - 1));
-  const auto kills = oom_kills();
-  layout.oom_kills = kills ? static_cast<std::int64_t>(*kills) : -1;
+  layout.oom_kills.begin(oom_kills());
+  make_robust(layout.oom_mutex);
   for (int i = 0; i < slots; ++i) make_robust(layout.slot[i].life);
   layout.magic = magic;
   return page;
@@ -249,15 +297,11 @@ std::string_view JobControlBlock::job_id() const { return layout().job_id; }
 void JobControlBlock::enter(int slot) {
   require(slot >= 0 && slot < slots(), "this job control block has no such slot");
   Slot& mine = layout().slot[slot];
-  int result = ::pthread_mutex_trylock(&mine.life);
-  // A peer that calls lost() just after leave() holds the mutex for a moment.
-  for (int i = 0; i < 1000 && result == EBUSY && mine.phase != Phase::alive; ++i) {
-    ::sched_yield();
-    result = ::pthread_mutex_trylock(&mine.life);
-  }
+  const int result = take_over(mine);
   if (result != 0)
     throw Error(Fault::misuse, fmt::format("local rank {} of job {} is already taken by process {}",
                                            slot, job_id(), mine.pid.load()));
+  mine.is_lost = false;
   mine.pid = ::getpid();
   const auto process = process_stat(mine.pid);
   mine.started = process ? process->started.value_or(0) : 0;
@@ -265,8 +309,8 @@ void JobControlBlock::enter(int slot) {
   mine.activity.aborted_at = 0;
   mine.activity.making.state = 0;  // A killed predecessor may have set it.
   mine.steps.reset();
-  // A killed predecessor may have left it incomplete. The state grows, so that no reader mixes two
-  // values. Readers read `forgotten` after the state.
+  // A killed predecessor may have left it incomplete. The state grows: no reader mixes two values.
+  // Readers load `forgotten` after the state.
   const std::uint32_t even = (mine.broke.state + 1) / 2 * 2;
   mine.broke.forgotten = even;
   mine.broke.state = even;
@@ -294,11 +338,19 @@ bool JobControlBlock::lost(int slot) const {
   Slot& other = layout().slot[slot];
   if (other.phase == Phase::abandoned) return true;
   if (other.phase != Phase::alive) return false;
+  if (other.is_lost) return true;
   const int result = ::pthread_mutex_trylock(&other.life);
-  // Unlocking without pthread_mutex_consistent() marks the mutex as lost for all processes,
-  // forever.
+  // Remembered: pthread_mutex_trylock() reports an owner's death once. Afterwards, in glibc 2.36, a
+  // call that returns ENOTRECOVERABLE keeps the lock, and later ones return EBUSY.
+  const bool owner_died = result == EOWNERDEAD || result == ENOTRECOVERABLE;
+  // leave() sets the phase before it unlocks. Otherwise, a peer's death in this function would
+  // count as that of a rank that has just left.
+  const Phase now = other.phase;
+  const bool is_lost = owner_died && (now == Phase::alive || now == Phase::abandoned);
+  if (is_lost) other.is_lost = true;
+  if (result == EOWNERDEAD && !is_lost) ::pthread_mutex_consistent(&other.life);
   if (result == 0 || result == EOWNERDEAD) ::pthread_mutex_unlock(&other.life);
-  return result == EOWNERDEAD || result == ENOTRECOVERABLE;
+  return is_lost;
 }
 
 char JobControlBlock::process_state(int slot) const {
@@ -393,7 +445,7 @@ std::string JobControlBlock::exit_report(int slot) const {
 }
 
 bool JobControlBlock::follows_abort(int slot) const {
-  const Ticks own = activity(slot).aborted_at;  // A later abort may follow from the first.
+  const Ticks own = activity(slot).aborted_at;  // A later abort may follow from it.
   const Clock::time_point now = Clock::now();
   for (int other = 0; other < slots(); ++other) {
     const Ticks aborted_at = activity(other).aborted_at;
@@ -404,10 +456,16 @@ bool JobControlBlock::follows_abort(int slot) const {
 }
 
 // The kernel counts a kill before it sends the signal.
-std::optional<bool> JobControlBlock::oom_killed() const {
-  const auto now = oom_kills();
-  if (layout().oom_kills < 0 || !now) return std::nullopt;
-  return static_cast<std::int64_t>(*now) > layout().oom_kills;
+std::optional<bool> JobControlBlock::oom_killed(int slot, int pid) const {
+  Slot& ended = layout().slot[slot];
+  const RobustLock lock(layout().oom_mutex);
+  if (!lock) return std::nullopt;
+  if (pid == 0 || ended.judged_pid != pid) {
+    const auto verdict = layout().oom_kills.judge(oom_kills(), Clock::now());
+    ended.judged_oom = verdict ? *verdict : -1;
+    ended.judged_pid = pid;
+  }
+  return ended.judged_oom < 0 ? std::nullopt : std::optional(ended.judged_oom == 1);
 }
 
 Failure JobControlBlock::examine(int slot) const {
@@ -420,7 +478,7 @@ Failure JobControlBlock::examine(int slot) const {
     if (WIFSIGNALED(*status)) failure.signal = WTERMSIG(*status);
     if (WIFEXITED(*status)) failure.exit_code = WEXITSTATUS(*status);
   }
-  if (failure.signal == SIGKILL) failure.oom = oom_killed();
+  if (failure.signal == SIGKILL) failure.oom = oom_killed(slot, failure.pid);
   return failure;
 }
 

@@ -14,9 +14,8 @@
 namespace lockstep::job::job_control_block_test {
 namespace {
 
-// Waits a few times longer than a healthy kernel needs.
 bool soon(const std::function<bool()>& holds) {
-  const Deadline deadline = in(std::chrono::seconds(5));
+  const Deadline deadline = in(std::chrono::seconds(20));
   while (!holds() && Clock::now() < deadline) std::this_thread::yield();
   return holds();
 }
@@ -45,6 +44,23 @@ TEST(JobControlBlock, AProcessThatIsKilledIsLostAndItsSignalIsKnownBeforeItIsRea
   EXPECT_EQ(failure.pid, pid);
   EXPECT_EQ(failure.signal, SIGKILL);
   EXPECT_FALSE(failure.exit_code);
+}
+
+// Two processes ask alternately: glibc reports the death of a mutex's owner only once.
+TEST(JobControlBlock, AProcessThatIsLostStaysLostForAllOthers) {
+  JobControlBlock page = JobControlBlock::create(2, "job");
+  const pid_t lost = start_rank(page, 1, [] { ::_exit(0); });
+  ASSERT_TRUE(soon([&] { return page.lost(1); }));
+  const pid_t other = start_rank(page, 0, [&] {
+    for (int i = 0; i < 10; ++i)
+      if (!page.lost(1)) ::_exit(1);
+  });
+  for (int i = 0; i < 10; ++i) EXPECT_TRUE(page.lost(1)) << i;
+  int status = -1;
+  ::waitpid(other, &status, 0);
+  EXPECT_EQ(status, 0);
+  ::waitpid(lost, nullptr, 0);
+  EXPECT_TRUE(page.lost(1));
 }
 
 TEST(JobControlBlock, AProcessThatExitsWithoutLeavingIsLostWithItsCode) {
@@ -329,11 +345,13 @@ TEST(JobControlBlock, OnlyTheFirstFailureIsKept) {
 TEST(JobControlBlock, ReportsTheTimeSinceTheFirstFailure) {
   JobControlBlock page = JobControlBlock::create(1, "job");
   EXPECT_EQ(page.since_failure().count(), 0);
+  const auto before = Clock::now();
   page.report({.rank = 0});
   std::this_thread::sleep_for(std::chrono::milliseconds(30));
   page.report({.rank = 0});
-  EXPECT_GE(page.since_failure().count(), 30);
-  EXPECT_LT(page.since_failure().count(), 5000);
+  const auto since = page.since_failure();
+  EXPECT_GE(since.count(), 30);
+  EXPECT_LE(since, Clock::now() - before);
 }
 
 TEST(JobControlBlock, TheFirstWordsOfAProcessAreItsLast) {

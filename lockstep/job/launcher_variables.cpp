@@ -4,8 +4,7 @@
 namespace lockstep::job {
 namespace {
 
-// A launcher that may run inside another's job precedes it: mpirun inside a SLURM step sets its
-// variables in addition.
+// Launchers that may run inside others come first: mpirun adds its variables to a SLURM step's.
 //
 // PALS and PMIx have no number of ranks: they usually come with PMI's, Open MPI's or SLURM's
 // variables, or the user's WORLD_SIZE. SLURM lists the ranks of each host:
@@ -140,7 +139,7 @@ bool is_named(const LauncherVariables& set, std::string_view value) {
 }
 
 bool is_task_of_srun(const Variables& variables) {
-  constexpr std::uint64_t last_step = 0xffff'fff0;  // Above: a script or an interactive shell.
+  constexpr std::uint64_t last_step = 0xffff'fff0;  // Above: script or interactive shell.
   const auto step = variables.id("SLURM_STEP_ID");
   return step && *step <= last_step;
 }

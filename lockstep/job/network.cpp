@@ -141,7 +141,7 @@ const NetworkInterface* with_address(const std::vector<NetworkInterface>& interf
   return found == interfaces.end() ? nullptr : &*found;
 }
 
-// The interface that has the address `there`, else the one that routes to it. Connecting a datagram
+// The interface with the address `there`, else the one that routes to it. Connecting a datagram
 // socket queries the kernel's route and sends nothing.
 const NetworkInterface* with_route_to(const std::vector<NetworkInterface>& interfaces,
                                       const SocketAddress& there) {
@@ -183,19 +183,19 @@ std::string state_of(const std::vector<NetworkInterface>& interfaces, std::strin
   return fmt::format(" ({} is {})", name, has_address ? "down" : "there, but has no address");
 }
 
-const NetworkInterface& first_wanted(const std::vector<NetworkInterface>& interfaces,
-                                     std::string_view wanted) {
+const NetworkInterface& first_matching(const std::vector<NetworkInterface>& interfaces,
+                                       std::string_view choice) {
   std::string states;
-  for (std::size_t begin = 0; begin <= wanted.size();) {
-    const std::size_t end = std::min(wanted.find(',', begin), wanted.size());
-    const std::string_view item = wanted.substr(begin, end - begin);
+  for (std::size_t begin = 0; begin <= choice.size();) {
+    const std::size_t end = std::min(choice.find(',', begin), choice.size());
+    const std::string_view item = choice.substr(begin, end - begin);
     begin = end + 1;
     if (item.empty()) continue;
     if (const NetworkInterface* found = named(interfaces, item)) return *found;
     states += state_of(interfaces, item);
   }
   throw Error(Fault::misuse,
-              fmt::format("no network interface of this host is '{}'{}; there are: {}", wanted,
+              fmt::format("no network interface of this host is '{}'{}; there are: {}", choice,
                           states, list_of(interfaces)));
 }
 
@@ -218,9 +218,9 @@ std::vector<NetworkInterface> network_interfaces() {
   return found;
 }
 
-NetworkInterface choose_interface(std::string_view wanted, const std::string& master) {
+NetworkInterface choose_interface(std::string_view choice, const std::string& master) {
   const std::vector<NetworkInterface> interfaces = network_interfaces();
-  if (!wanted.empty()) return first_wanted(interfaces, wanted);
+  if (!choice.empty()) return first_matching(interfaces, choice);
   const NetworkInterface* found = master.empty() ? nullptr : towards(interfaces, master);
   if (found == nullptr) found = usual(interfaces);
   require(found != nullptr, [&] {

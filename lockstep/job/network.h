@@ -13,7 +13,7 @@ namespace lockstep {
 
 struct NetworkInterface {
   std::string name;
-  std::string address;  // Numeric. An interface is listed once for each address.
+  std::string address;  // Numeric; one entry per address.
   bool is_up = false;   // Enabled and with a link.
   bool is_loopback = false;
 };
@@ -21,14 +21,14 @@ struct NetworkInterface {
 // This network namespace's interfaces, in the kernel's order, without link-local IPv6 addresses.
 LOCKSTEP_API std::vector<NetworkInterface> network_interfaces();
 
-// Returns the interface that `wanted` selects: a name ("eth0"), an address, or a network
+// `choice` selects the interface: a name ("eth0"), an address, or a network
 // ("10.0.0.0/8"). Several, separated by commas, are tried in order.
-// If it is empty: the interface with the route to `master`, a host name or an address. If `master`
-// is this host, the one with that address.
-// If `master` is empty too: the one with the default route, else the first non-loopback one that is
-// up, else loopback. The same if `master` is a name other than localhost that resolves to loopback.
+// An empty text selects the interface with the route to `master`, a host name or an address. If
+// `master` is this host: the interface with that address.
+// If `master` is empty, too: the interface with the default route, else the first non-loopback one
+// that is up, else loopback. The same for a name other than localhost that resolves to loopback.
 // Blocking: while the resolver looks up `master`.
-// Errors: misuse, with a list of all, when no interface matches, or `master` cannot be resolved.
-LOCKSTEP_API NetworkInterface choose_interface(std::string_view wanted, const std::string& master);
+// Errors: misuse, listing all interfaces, when none matches or `master` cannot be resolved.
+LOCKSTEP_API NetworkInterface choose_interface(std::string_view choice, const std::string& master);
 
 }  // namespace lockstep

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 #include <functional>
 #include <optional>
@@ -13,6 +14,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/time.h"
 
 namespace lockstep::job::network_test {
 namespace {
@@ -53,12 +55,24 @@ class NetworkOfAHost : public testing::Test {
     bool is_ready = false;
     std::thread([&] {
       is_ready = ::unshare(CLONE_NEWNET) == 0 && std::system(set_up) == 0;
-      if (is_ready) body();
+      if (!is_ready) return;
+      await_links();
+      body();
     }).join();
     ASSERT_TRUE(is_ready) << "no network namespace could be made";
   }
 
  private:
+  // The kernel's own thread reports links as up or down, perhaps later.
+  static void await_links() {
+    const auto is_reported = [](const NetworkInterface& each) {
+      return each.is_up == (each.name != "cut");
+    };
+    const Deadline deadline = in(std::chrono::seconds(20));
+    while (!std::ranges::all_of(network_interfaces(), is_reported) && Clock::now() < deadline)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
   static constexpr const char* set_up =
       "set -e; ip link set lo up;"
       "for pair in 'data end1' 'other end2' 'bare end3'; do set -- $pair;"

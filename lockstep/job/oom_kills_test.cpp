@@ -1,4 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
+#include "lockstep/job/oom_kills.h"
+
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>
@@ -11,6 +13,7 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "lockstep/base/memory.h"
 #include "lockstep/base/time.h"
@@ -73,6 +76,47 @@ TEST(OomKills, AreUnknownWhereNobodyCounts) {
   EXPECT_FALSE(root.kills());
 }
 
+// --- Their attribution to deaths -----------------------------------------------------------------
+
+using std::chrono::seconds;
+
+TEST(OomKills, AKillIsOnlyTheCauseOfTheNextDeath) {
+  const Clock::time_point start = Clock::now();
+  job::OomKills kills;
+  kills.begin(5);
+  EXPECT_EQ(kills.judge(5, start), false);
+  EXPECT_EQ(kills.judge(6, start + seconds(10)), true);
+  EXPECT_EQ(kills.judge(6, start + seconds(10)), false) << "SIGKILL by a user, just afterwards";
+  EXPECT_EQ(kills.judge(6, start + seconds(20)), false);
+  EXPECT_EQ(kills.judge(7, start + seconds(30)), true);
+}
+
+TEST(OomKills, SimultaneousKillsAreTheCausesOfAsManyDeaths) {
+  const Clock::time_point start = Clock::now();
+  job::OomKills kills;
+  kills.begin(0);
+  EXPECT_EQ(kills.judge(2, start), true);
+  EXPECT_EQ(kills.judge(2, start + seconds(1)), true);
+  EXPECT_EQ(kills.judge(2, start + seconds(1)), false);
+}
+
+TEST(OomKills, AKillOfAProcessThatIsNoRankIsNotTheCauseOfALaterDeath) {
+  const Clock::time_point start = Clock::now();
+  job::OomKills kills;
+  kills.begin(0);
+  EXPECT_EQ(kills.judge(3, start), true);
+  EXPECT_EQ(kills.judge(3, start + seconds(3)), false);
+}
+
+TEST(OomKills, AreUnknownCausesWithoutACount) {
+  job::OomKills kills;
+  kills.begin({});
+  EXPECT_EQ(kills.judge(1, Clock::now()), std::nullopt);
+  kills.begin(0);
+  EXPECT_EQ(kills.judge({}, Clock::now()), std::nullopt);
+  EXPECT_EQ(kills.judge(1, Clock::now()), true);
+}
+
 TEST(OomKills, AreKnownOnThisHost) { EXPECT_TRUE(oom_kills()); }
 
 // --- A real one ----------------------------------------------------------------------------------
@@ -118,34 +162,39 @@ class MemoryGroup {
   fs::path path_;
 };
 
-// Runs within the group: a rank that allocates `bytes` and then ends by SIGKILL. Returns as an exit
-// code whether the OOM killer is detected as the cause: 0 no, 1 yes, 2 unknown, 3 not killed.
-int judge_rank_that_takes(std::size_t bytes) {
-  JobControlBlock page = JobControlBlock::create(1, "job");
+// Runs a rank that allocates `bytes` and ends by SIGKILL. Returns whether the OOM killer is the
+// detected cause: 0 no, 1 yes, 2 unknown, 3 not killed.
+int judge_rank_that_takes(std::size_t bytes, JobControlBlock& page, int slot) {
   const pid_t rank = ::fork();
   if (rank == 0) {
     write("/proc/self/oom_score_adj", "1000");
-    page.enter(0);
+    page.enter(slot);
     auto* memory = static_cast<volatile char*>(
         ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
     for (std::size_t i = 0; i < bytes; i += 4096) memory[i] = 1;
     ::raise(SIGKILL);
   }
   const Deadline patience = in(std::chrono::seconds(20));
-  while (!page.lost(0) && Clock::now() < patience)
+  while (!page.lost(slot) && Clock::now() < patience)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  const Failure failure = page.examine(0);
+  const Failure failure = page.examine(slot);
   ::kill(rank, SIGKILL);
   ::waitpid(rank, nullptr, 0);
   if (failure.signal != SIGKILL) return 3;
+  if (page.oom_killed(slot, rank) != failure.oom) return 4;  // It is judged once.
   return !failure.oom ? 2 : *failure.oom ? 1 : 0;
 }
 
-int judged(const MemoryGroup& group, std::size_t bytes) {
+// Ranks of a job that end one after another, in the group. Returns the digits of their judgements.
+int judged(const MemoryGroup& group, const std::vector<std::size_t>& bytes) {
   const pid_t judge = ::fork();  // This process has one thread.
   if (judge == 0) {
     group.join();
-    ::_exit(judge_rank_that_takes(bytes));
+    JobControlBlock page = JobControlBlock::create(static_cast<int>(bytes.size()), "job");
+    int all = 0;
+    for (std::size_t slot = 0; slot < bytes.size(); ++slot)
+      all = 10 * all + judge_rank_that_takes(bytes[slot], page, static_cast<int>(slot));
+    ::_exit(all);
   }
   int status = 0;
   ::waitpid(judge, &status, 0);
@@ -155,8 +204,9 @@ int judged(const MemoryGroup& group, std::size_t bytes) {
 TEST(OomKills, AnOutOfMemoryKillIsDistinguishedFromAnotherKill) {
   const MemoryGroup group;
   if (!group) GTEST_SKIP() << "this user may not make a memory cgroup with a limit";
-  EXPECT_EQ(judged(group, 1 << 20), 0);
-  EXPECT_EQ(judged(group, 4 * limit), 1);
+  EXPECT_EQ(judged(group, {1 << 20}), 0);
+  EXPECT_EQ(judged(group, {4 * limit}), 1);
+  EXPECT_EQ(judged(group, {4 * limit, 1 << 20}), 10) << "a later kill has another cause";
 }
 
 }  // namespace

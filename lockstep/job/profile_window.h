@@ -14,10 +14,10 @@ namespace lockstep {
 
 struct ProfileWindow {
   std::int64_t first = 0;
-  std::int64_t end = 0;  // The first step after the window.
+  std::int64_t end = 0;  // First step after the window.
 };
 
-// Empty for text of another form, and for a window without steps.
+// Empty for other text, and for a window without steps.
 LOCKSTEP_API std::optional<ProfileWindow> profile_window_of(std::string_view text);
 
 }  // namespace lockstep

@@ -25,6 +25,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
 #include "lockstep/base/log.h"
+#include "lockstep/base/message_parts.h"
 #include "lockstep/base/processes.h"
 #include "lockstep/base/text.h"
 #include "lockstep/base/time.h"
@@ -34,20 +35,19 @@
 namespace lockstep {
 namespace {
 
-// Contents of the file where torchrun and `lockstep run` look for a rank's error, in the JSON
-// format of torch.distributed.elastic.multiprocessing.errors.
+// For the file that torchrun and `lockstep run` read, in the format of
+// torch.distributed.elastic.multiprocessing.errors.
 struct ErrorReport {
   std::string message = {};     // "Type: text".
-  std::string call_stack = {};  // Shown before the message; may be empty.
+  std::string call_stack = {};  // Shown before the message, unless empty.
   std::string traceback = {};   // Another language's; replaces both unless empty.
 
-  // torchrun shows the error with the earliest second first, so a consequence needs a later time,
-  // whatever the clock returns.
+  // torchrun shows the earliest second's error first, so a consequence needs a later time, whatever
+  // the clock returns.
   bool is_consequence = false;
 };
 
-// To a rank without a file, torchrun assigns the second in which it detects the end, up to 1 s
-// late.
+// torchrun assigns a rank without a file the second in which it detects the end, up to 1 s late.
 constexpr std::time_t time_of_consequences = 2;
 
 std::string json(const ErrorReport& report) {
@@ -71,7 +71,7 @@ FileDescriptor open_file(const std::string& path) {
   return FileDescriptor(::open(path.c_str(), flags, 0600));
 }
 
-// Links, pipes and devices must not.
+// False for links, pipes and devices.
 bool may_be_replaced(const std::string& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0) return errno == ENOENT;
@@ -101,7 +101,7 @@ struct Place {
 
 // Never destroyed: static objects may throw at exit.
 struct Places {
-  std::atomic<pid_t> pid{0};  // The rank's, not that of its fork()ed children.
+  std::atomic<pid_t> pid{0};  // The rank's, not its fork()ed children's.
   std::mutex mutex;
   std::vector<Place> taken;
 };
@@ -111,8 +111,8 @@ Places& places() {
   return ours;
 }
 
-// A fork()ed child must not report for the rank. In it, a mutex that another thread held at the
-// fork() stays locked.
+// A fork()ed child must not report for the rank. In it, mutexes of other threads stay
+// locked.
 bool is_child_of_rank() {
   Places& ours = places();
   const pid_t rank = ours.pid;
@@ -129,7 +129,7 @@ void tell_peers(const std::string& text, std::optional<Fault> fault, bool is_end
   Places& ours = places();
   const std::lock_guard lock(ours.mutex);
   for (const Place& place : ours.taken) {
-    if (!place.is_of(this_process())) continue;  // Another process has taken the slot.
+    if (!place.is_of(this_process())) continue;  // Another process has the slot.
     place.page->write_exit_report(place.slot, text, fault);
     if (is_ending && place.phase() == JobControlBlock::Phase::alive)
       place.page->abandon(place.slot);
@@ -163,8 +163,37 @@ void tell(const std::exception_ptr& error, bool is_ending) noexcept {
 
 std::terminate_handler handler_before = nullptr;
 
-// Usually prints the exception's type, so an Error of a derived type is passed as a plain Error.
+// `lockstep run` reports the first failure for all ranks; other messages would repeat it.
+LogLevel level_of_report() {
+  return read_variable("LOCKSTEP_AGENT_FD") != nullptr ? LogLevel::info : LogLevel::error;
+}
+
+// One line per part, as the launcher prints them.
+void log_end(const std::exception_ptr& error, std::string_view consequence) {
+  const LogLevel level = level_of_report();
+  const MessageParts parts = parts_of(exception_text(error));
+  const bool has_who = !parts.who.empty();
+  log(level, fmt::format("ended with {}{}", parts.what, has_who ? "" : consequence));
+  if (has_who) log(level, fmt::format("caused by {}{}", parts.who, consequence));
+  if (!parts.to_do.empty()) log(level, "to do: " + parts.to_do);
+}
+
+// The default handler's message would repeat the launcher's report.
+bool repeats_report() {
+#ifdef __GLIBCXX__
+  return telling == Telling::done && level_of_report() == LogLevel::info &&
+         handler_before == __gnu_cxx::__verbose_terminate_handler;
+#else
+  return false;
+#endif
+}
+
+// This handler usually prints the exception's type, so a derived Error is passed as a plain one.
 void call_handler_before() {
+  if (repeats_report()) {
+    if (const std::exception_ptr error = std::current_exception()) log_end(error, "");
+    return;  // The runtime then aborts.
+  }
   try {
     if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
   } catch (const Error& known) {
@@ -179,8 +208,8 @@ void call_handler_before() {
   handler_before();
 }
 
-// Called at the throw. The previous handler ends the process, so other terminating threads wait
-// here until the report is complete.
+// Called at the throw. The previous handler ends the process, so other terminating threads wait for
+// the report.
 void on_terminate() {
   const Deadline deadline = in(std::chrono::seconds(1));
   if (telling == Telling::not_yet) tell(std::current_exception(), true);
@@ -239,7 +268,7 @@ int record_main(const std::function<int()>& body) noexcept {
     const std::exception_ptr error = std::current_exception();
     record_exception(error);
     const int code = exit_code_of(error);
-    log(LogLevel::error, fmt::format("ended with {}; exit code {}", exception_text(error), code));
+    log_end(error, fmt::format("; exit code {}", code));
     return code;
   }
 }

@@ -2,9 +2,10 @@
 //
 //   int main() { return lockstep::record([] { train(); }); }
 //
-// The other ranks quote the exception in their Errors; the launcher shows it first. It is written
-// to TORCHELASTIC_ERROR_FILE, as by torchrun's @record. Without record(), the terminate handler of
-// init_process_group() reports uncaught exceptions and then calls the previous handler.
+// Other ranks quote the exception in their Errors; the launcher shows it first.
+// TORCHELASTIC_ERROR_FILE gets it, as by torchrun's @record. Without record(), the terminate
+// handler of init_process_group() does the same. It then calls the previous handler, except for the
+// default one under `lockstep run`, which reports instead.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,21 +25,20 @@ namespace lockstep {
 
 class JobControlBlock;
 
-// Reports `error` to all of these except stderr. Only the first call of a process counts.
+// Reports `error` as record() does, except to stderr. Only a process's first call counts.
 LOCKSTEP_API void record_exception(std::exception_ptr error) noexcept;
 
 // As record_exception(), for an exception of another language that ends this process. The other
 // ranks then fail at once. `text` is "Type: text"; `traceback` has the lines that this language
-// prints; `fault` is that of an Error. With peer_lost or aborted, which only report another rank's
-// failure, the other ranks do not quote it.
+// prints; `fault` is an Error's. With peer_lost or aborted, consequences of another rank's failure,
+// the other ranks get no report.
 LOCKSTEP_API void record_last_exception(std::string_view text, std::string_view traceback,
                                         std::optional<Fault> fault) noexcept;
 
-// record() without a template. Returns body's exit code; exit_code_of() after an Error, 1 after
-// another exception.
+// Returns body's exit code; exit_code_of() after an Error, 1 after another exception.
 LOCKSTEP_API int record_main(const std::function<int()>& body) noexcept;
 
-// Runs `body`, which returns an exit code, or nothing for 0. Returns as record_main().
+// As record_main(); a `body` without a result returns 0.
 template <std::invocable Body>
 int record(Body&& body) noexcept {
   if constexpr (std::is_void_v<std::invoke_result_t<Body>>)
@@ -50,9 +50,9 @@ int record(Body&& body) noexcept {
 // For init_process_group(): installs the terminate handler, once.
 LOCKSTEP_API void report_uncaught_exceptions();
 
-// For init_process_group(): record_exception() then also writes the exit report to `slot`, and to
-// this process's other slots that it has not left in order. The slot stays registered after its
-// group has ended, because an exception often ends the group before it is caught.
+// For init_process_group(): record_exception() then also writes the exit report to `slot`. An
+// exception often ends the group before it is caught, so the slot stays registered. Forgets this
+// process's earlier slots that it has left in order.
 LOCKSTEP_API void send_exit_report_to(std::shared_ptr<const JobControlBlock> page, int slot);
 
 }  // namespace lockstep

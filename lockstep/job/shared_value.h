@@ -1,10 +1,8 @@
-// A value in memory that processes share, which a writer may overwrite while readers copy it.
+// A value in shared memory that a writer may overwrite while readers copy it.
 //
-// A copy taken during a write may mix old and new words. The owner keeps a version beside the
-// value, which the writer changes before and after store(). A reader loads it before and after
-// load(), and drops the copy if it has changed. For the memory orders see
-// docs/internals/memory-order.md, and H. Boehm, "Can seqlocks get along with programming language
-// memory models?", MSPC 2012.
+// The owner keeps a version beside the value, changed before and after store(). A reader drops a
+// copy if the version changed during load(): docs/internals/memory-order.md, and H. Boehm, "Can
+// seqlocks get along with programming language memory models?", MSPC 2012.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

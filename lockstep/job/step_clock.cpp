@@ -66,8 +66,8 @@ void StepClock::change(Change change) {
   put(version_, before + 2);
 }
 
-// For a fork()ed child, without the thread that was changing the clock. The time since the last
-// change may count twice.
+// For a fork()ed child, without the thread that changed the clock. The time since the last change
+// may count twice.
 void StepClock::end_interrupted_change() {
   const std::uint64_t version = version_.load(std::memory_order_relaxed);
   version_.store(version + version % 2, std::memory_order_relaxed);
@@ -161,7 +161,7 @@ StepClock::Lent::Lent() : clock_(of_this_thread()), begin_(ticks_now()) {
   clock_->lent_since_ = begin_;
 }
 
-// Counts the other thread's wait as the first part of the time.
+// The other thread's wait counts as the first part of the time.
 StepClock::Lent::~Lent() {
   if (clock_ == nullptr) return;
   const Ticks now = ticks_now();

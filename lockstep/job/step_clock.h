@@ -1,6 +1,6 @@
-// The clock behind step_times(), and its shared copy in a rank's job control block.
+// The clock behind step_times(), and its shared copy in the job control block.
 //
-// Thread safety: one thread changes the phases of a clock; any thread may read it.
+// Thread safety: one thread changes a clock's phases; any thread may read it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,43 +26,41 @@ class LOCKSTEP_API StepClock {
   // The clock of the training loop on this thread; null on any other thread.
   static StepClock* of_this_thread();
 
-  // As above, but a thread without a clock gets that of the process, unless another thread has it.
+  // This thread's clock. Without one, it gets the process's; null if another thread has that.
   static StepClock* adopted();
 
   static StepClock& of_process();
 
-  // A clock of the calling thread, for ranks that are threads of one process.
+  // For ranks that are threads of one process.
   class OfThread;
 
   // Returns the previous phase.
   StepPhase enter(StepPhase next, Ticks now = ticks_now());
 
-  // Ends the phase `wait` and begins `reduce`: all ranks have joined, `last` at `now`. Without
-  // `last`, no rank was late, and the whole time counts as `reduce`.
+  // Ends the phase `wait` and begins `reduce`: all ranks have joined, rank `last` at `now`. Without
+  // `last`, no rank was late, and the wait counts as `reduce`.
   void end_wait(std::optional<int> last, Ticks now);
 
   std::int64_t steps() const { return steps_.load(std::memory_order_relaxed); }
   void count_step();
 
-  // While it exists, the loop waits in `reduce` for collectives of another thread.
+  // While it exists, the loop waits in `reduce` for another thread's collectives.
   class Lent;
 
-  // Call it on another thread than the loop's: records that it waited from `begin` to `end` for the
-  // rank `last`.
+  // For other threads than the loop's: records that this one waited from `begin` to `end` for rank
+  // `last`. Counts only during such a wait of the loop.
   static void book_wait_of_helper(int last, Ticks begin, Ticks end);
 
   StepTimes times() const;
 
-  // Returns the ticks of each phase until `now`. Only the thread that changes the phases may call
-  // it.
+  // Ticks of each phase until `now`. Only for the thread that changes the phases.
   std::array<Ticks, step_phases> spent_until(Ticks now) const;
 
-  // Excludes the first step, because ranks start at different times; empty before its end.
+  // Without the first step, because ranks start at different times; empty before its end.
   StepTimes since_first_step() const;
 
  private:
-  static constexpr std::size_t most_ranks =
-      1024;  // Entries of waited_; the last sums all other ranks.
+  static constexpr std::size_t most_ranks = 1024;  // In waited_; the last sums all other ranks.
 
   template <class Change>
   void change(Change change);
@@ -70,7 +68,7 @@ class LOCKSTEP_API StepClock {
   void spend(StepPhase phase, Ticks until);
   void record(TimelineRecorder& recorder, StepPhase phase, Ticks begin, Ticks end) const;
 
-  // Odd while the next four are changing.
+  // Odd while the next four members are changing.
   std::atomic<std::uint64_t> version_{0};
   std::atomic<StepPhase> phase_{StepPhase::other};
   std::atomic<Ticks> since_{0};  // Start of the time not yet in `spent_`; 0 before the first phase.
@@ -80,7 +78,7 @@ class LOCKSTEP_API StepClock {
   std::atomic<std::int64_t> steps_{0};
   StepTimes first_step_;
   std::atomic<bool> first_step_is_known_{false};
-  std::atomic<Ticks> lent_since_{0};  // Start of the current Lent; 0 without one.
+  std::atomic<Ticks> lent_since_{0};  // Start of the loop's wait for another thread, or 0.
   std::atomic<Ticks> lent_wait_{0};
   std::atomic<int> lent_last_{0};
 };
@@ -109,12 +107,12 @@ class LOCKSTEP_API StepClock::Lent {
   Ticks begin_ = 0;
 };
 
-// A rank's StepTimes in shared memory. A reader may see a mixture of two calls of show().
+// StepTimes in shared memory. A reader may see a mixture of two calls of show().
 class LOCKSTEP_API SharedStepTimes {
  public:
   void show(const StepTimes& times);
 
-  // Contains only the longest waits of `waited_for`.
+  // Only the longest waits of `waited_for`.
   StepTimes shown() const;
 
  private:
@@ -131,9 +129,9 @@ class LOCKSTEP_API SharedStepTimes {
 
 // A rank's training times in the job control block.
 struct StepReport {
-  SharedStepTimes recent;                 // The last ten seconds.
+  SharedStepTimes recent;                 // RecentTimes.
   SharedStepTimes whole;                  // StepClock::since_first_step().
-  std::atomic<std::int64_t> stood_still;  // Nanoseconds of `whole` in which it was stopped.
+  std::atomic<std::int64_t> stood_still;  // Nanoseconds of `whole` while it was stopped.
 
   void reset() {
     recent.show({});

@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <functional>
 #include <thread>
 
 #include "lockstep/job/step_times.h"
@@ -63,17 +64,21 @@ TEST(StepTimes, ReportTheRanksThatALoopWaitedFor) {
   const StepClock::OfThread mine;
   StepClock& clock = *StepClock::of_this_thread();
   const InPhase backward(StepPhase::backward);
-  for (const int last : {3, 3, 1, 3, 3}) {
-    const StepPhase before = clock.enter(StepPhase::wait);
-    EXPECT_EQ(before, StepPhase::backward);
-    work();
-    clock.end_wait(last, ticks_now());
-    clock.enter(before);
-  }
-  clock.enter(StepPhase::wait);
+  // All waits are equal, because the host may delay one of them.
+  const Ticks begin = ticks_now();
   work();
+  Ticks now = ticks_now();
+  const Ticks wait = now - begin;
+  for (const int last : {3, 3, 1, 3, 3}) {
+    const StepPhase before = clock.enter(StepPhase::wait, now);
+    EXPECT_EQ(before, StepPhase::backward);
+    now += wait;
+    clock.end_wait(last, now);
+    clock.enter(before, now);
+  }
+  clock.enter(StepPhase::wait, now);
   clock.end_wait(std::nullopt, 0);  // No rank was late.
-  clock.enter(StepPhase::backward);
+  clock.enter(StepPhase::backward, now + wait);
   const StepTimes times = step_times();
   EXPECT_EQ(times.latest_rank(), 3);
   EXPECT_GE(times.waited_for.at(3), 4 * a_bit);
@@ -128,14 +133,27 @@ TEST(StepTimes, CountABackgroundCollectiveWhileTheLoopWaitsForIt) {
   }).join();
 }
 
+// The fewest nanoseconds of an action: even on a busy host, some of many short rounds are not
+// interrupted.
+double least_cost(const std::function<void()>& action) {
+  constexpr int repeats = 50;
+  std::chrono::nanoseconds best = 1h;
+  for (int round = 0; round < 1000; ++round) {
+    const auto begin = Clock::now();
+    for (int i = 0; i < repeats; ++i) action();
+    best = std::min<std::chrono::nanoseconds>(best, Clock::now() - begin);
+  }
+  return static_cast<double>(best.count()) / repeats;
+}
+
 // The clock's work in a step of data-parallel training: six phases, and eight collectives in which
-// it waits for another rank. 0.1 % of a step of a millisecond is 1,000 nanoseconds. Among many
-// short rounds, some are not interrupted even on a busy host.
-TEST(StepTimes, CostLessThanAThousandthOfAStepOfAMillisecond) {
+// it waits for another rank. The processor's counter is read 36 times, which takes most of the
+// time: 7 to 30 ns each, depending on the host.
+TEST(StepTimes, CostLittleMoreThanReadingTheCounter) {
   if (!test::is_optimized_code) GTEST_SKIP() << "the time of optimized code is measured";
   const StepClock::OfThread mine;
   StepClock& clock = *StepClock::of_this_thread();
-  const auto step = [&] {
+  const double step = least_cost([&] {
     for (int i = 0; i < 6; ++i) const InPhase forward(StepPhase::forward);
     for (int i = 0; i < 8; ++i) {
       const StepPhase before = clock.enter(StepPhase::wait, ticks_now());
@@ -143,16 +161,15 @@ TEST(StepTimes, CostLessThanAThousandthOfAStepOfAMillisecond) {
       clock.enter(before);
     }
     clock.count_step();
-  };
-  constexpr int steps = 50;
-  std::chrono::nanoseconds best = 1h;
-  for (int round = 0; round < 1000; ++round) {
-    const auto begin = Clock::now();
-    for (int i = 0; i < steps; ++i) step();
-    best = std::min<std::chrono::nanoseconds>(best, Clock::now() - begin);
-  }
-  RecordProperty("nanoseconds_a_step", static_cast<int>(best.count() / steps));
-  EXPECT_LT(best / steps, 1000ns);
+  });
+  Ticks sum = 0;
+  const double readings = least_cost([&] {
+    for (int i = 0; i < 36; ++i) sum += ticks_now();
+  });
+  EXPECT_NE(sum, Ticks{0});
+  RecordProperty("nanoseconds_a_step", static_cast<int>(step));
+  RecordProperty("nanoseconds_of_readings", static_cast<int>(readings));
+  EXPECT_LT(step, 4 * readings);
 }
 
 TEST(StepTimes, AreDescribedInTheOrderOfAStep) {

@@ -3,14 +3,14 @@
 // Example: with `before` from step_times(), describe(step_times() - before) returns
 // "data 3 %, forward 83 %, wait 5 % for rank 3, optimizer 9 %".
 //
-// Loader, parallel modules, Pipeline, this library's optimizers, Checkpointer and collectives enter
-// their phases. All other time is `other`, unless the program declares a phase with InPhase. Phases
-// nest; time counts for the innermost one.
+// DataLoader, parallel modules, Pipeline, this library's optimizers, Checkpointer and collectives
+// enter their phases. All other time is `other`, unless the program uses InPhase. Phases nest; time
+// counts for the innermost one.
 //
-// One thread is measured: the first that enters a phase other than by a collective; after it ends,
-// another may follow. While it waits for a background collective, that collective's times count.
+// One thread is measured: the first that enters a phase other than by a collective; after its end,
+// another. While it waits for a background collective, the collective's times count.
 //
-// Thread safety: any thread may call any function.
+// Thread safety: full.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -35,7 +35,7 @@ enum class StepPhase : std::uint8_t {
   backward,    // From the gradient of a parallel module's output on.
   reduce,      // Collectives and messages, after all ranks have joined.
   wait,        // Waiting for ranks that join a collective or send a message later.
-  optimizer,   // Steps of optimizers, clipping and unscaling of gradients.
+  optimizer,   // Optimizer steps, clipping and unscaling of gradients.
   checkpoint,  // Saving and loading, as far as it blocks the loop.
 };
 
@@ -47,8 +47,8 @@ struct LOCKSTEP_API StepTimes {
   std::int64_t steps = 0;  // Backward passes that average gradients.
   std::array<std::chrono::nanoseconds, step_phases> spent{};  // By phase.
 
-  // The waiting time, by the last rank to join, numbered in the job. For a rank on another host,
-  // only waits of a millisecond or more count.
+  // Waiting time by the last rank to join, numbered in the job; 1023 includes higher ones. For
+  // ranks on other hosts, only waits of a millisecond or more count.
   std::map<int, std::chrono::nanoseconds> waited_for = {};
 
   std::chrono::nanoseconds operator[](StepPhase phase) const {
@@ -57,11 +57,11 @@ struct LOCKSTEP_API StepTimes {
 
   std::chrono::nanoseconds total() const;
 
-  // The rank with the longest wait; -1 without any.
+  // With the longest wait; -1 without any.
   int latest_rank() const;
 };
 
-// The times since the loop's first phase, including the current phase.
+// Since the loop's first phase, including the current one.
 LOCKSTEP_API StepTimes step_times();
 
 LOCKSTEP_API StepTimes operator-(StepTimes end, const StepTimes& begin);
@@ -69,10 +69,10 @@ LOCKSTEP_API StepTimes operator-(StepTimes end, const StepTimes& begin);
 // All phases of half a percent or more; empty without any time.
 LOCKSTEP_API std::string describe(const StepTimes& times);
 
-// The share of `phase`, such as "data 3 %" or "wait 5 % for rank 3".
+// "data 3 %" or "wait 5 % for rank 3".
 LOCKSTEP_API std::string describe(const StepTimes& times, StepPhase phase);
 
-// While it exists, this thread's loop is in `phase`, unless an inner InPhase exists.
+// While it exists, this thread's loop is in `phase`, except in inner phases.
 class LOCKSTEP_API InPhase {
  public:
   explicit InPhase(StepPhase phase);

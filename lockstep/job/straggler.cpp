@@ -39,9 +39,9 @@ std::chrono::nanoseconds longest_wait_for(int rank, std::span<const RankTimes> r
   return longest;
 }
 
-// Removes a stop from the waits of the stopped rank. A stop in a collective counts as a wait,
-// although the last rank may have arrived long before. If it was stopped elsewhere, the others
-// waited for it.
+// Removes a stop from the stopped rank's waits. A stop in a collective counts as a wait,
+// although the last rank may have arrived long before. If it stopped elsewhere, the others
+// waited.
 void remove_stop(RankTimes& stopped, std::span<const RankTimes> all) {
   auto rest = stopped.stood_still - longest_wait_for(stopped.rank, all);
   auto& waits = stopped.times.waited_for;
@@ -81,7 +81,7 @@ class Ranks {
     return mean_without(rank, [&](const RankTimes& each) { return wait_for(each, rank); });
   }
 
-  // The rank for which the others waited longest, which may not be in `ranks_`; -1 without any.
+  // The rank for which the others waited longest, perhaps not in `ranks_`; -1 without any.
   int most_waited_for() const {
     std::map<int, double> waits;
     for (const RankTimes& each : ranks_)

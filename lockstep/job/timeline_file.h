@@ -1,8 +1,7 @@
-// The file in which a rank records its spans: a header and two ring buffers. Readers must be of the
-// same version and processor architecture.
+// The file in which a rank records its spans: a header and two ring buffers, which overwrite their
+// oldest spans. Readers must be of the same version and processor architecture.
 //
-// The rank maps the file, so a span needs no system call, and a killed rank leaves its spans. A
-// full ring overwrites its oldest spans.
+// The rank maps the file, so a span needs no system call, and a killed rank leaves its spans.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -31,7 +30,7 @@ struct ClockOffset {
 };
 
 struct PhaseSpan {
-  // From 1, written last. Any other number means that the span is being overwritten.
+  // From 1, written last. Other numbers: the span is being overwritten.
   std::atomic<std::uint64_t> number;
   Ticks begin;
   Ticks end;
@@ -46,9 +45,9 @@ struct CollectiveSpan {
   std::uint64_t sequence;
   std::uint64_t bytes;
   GroupName group;
-  std::int32_t last;     // The last rank to join, numbered in the job; -1 for none.
+  std::int32_t last;     // Last to join, numbered in the job; -1 for none.
   std::int32_t fault;    // -1 on success.
-  std::uint32_t thread;  // 0 for the training loop's thread, else the kernel's id.
+  std::uint32_t thread;  // 0 for the training loop's, else the kernel's id.
   Operation operation;
 };
 
@@ -57,7 +56,7 @@ struct TimelineHeader {
   static constexpr std::size_t most_offsets = 16;
 
   std::array<char, 16> magic;
-  std::uint64_t job;  // Equal on all ranks.
+  std::uint64_t job;
   std::int32_t rank;
   std::int32_t world_size;
   std::int32_t attempt;
@@ -78,7 +77,7 @@ struct TimelineHeader {
   std::atomic<std::uint32_t> offset_count;
 };
 
-// Byte offset of the first ring in the file.
+// Byte offset of the first ring.
 inline constexpr std::size_t spans_offset = 4096;
 
 static_assert(std::is_trivially_destructible_v<TimelineHeader> &&

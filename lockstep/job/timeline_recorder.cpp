@@ -10,6 +10,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
+#include <limits>
 #include <mutex>
 #include <new>
 #include <system_error>
@@ -37,7 +39,20 @@ job::ClockPair clocks_now() {
   return {now.ticks, steady_ns(now.time)};
 }
 
-std::int64_t wall_minus_steady() { return wall_time_ns() - steady_ns(Clock::now()); }
+// The fastest of several readings, as in moment_now().
+std::int64_t wall_minus_steady() {
+  std::int64_t best = 0;
+  std::int64_t shortest = std::numeric_limits<std::int64_t>::max();
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    const std::int64_t before = steady_ns(Clock::now());
+    const std::int64_t wall = wall_time_ns();
+    const std::int64_t took = steady_ns(Clock::now()) - before;
+    if (took > shortest) continue;
+    shortest = took;
+    best = wall - before - took / 2;
+  }
+  return best;
+}
 
 // Allocates the whole file on the disk, so that later stores cannot fail. Unlinks an older file,
 // which another process may have mapped.
@@ -76,7 +91,7 @@ CollectiveSpan* collectives_in(std::byte* memory, std::uint64_t phases) {
   return reinterpret_cast<CollectiveSpan*>(memory + job::spans_offset + phases * sizeof(PhaseSpan));
 }
 
-// The compiler must not reorder: a process killed while it writes a span leaves none.
+// Prevents reordering: a process killed while it writes a span leaves none.
 template <class Span>
 void mark_as_changing(Span& span) {
   span.number.store(0, std::memory_order_relaxed);
@@ -179,7 +194,7 @@ std::filesystem::path TimelineRecorder::operators_file() const {
 
 std::uint64_t TimelineRecorder::stamp() const { return header().first.ticks; }
 
-// A process killed meanwhile leaves the previous pair. A holder of the lock records the same.
+// A process killed meanwhile leaves the previous pair. The lock's holder records the same.
 void TimelineRecorder::note_clock() {
   const std::unique_lock lock(clock_mutex_, std::try_to_lock);
   if (!lock) return;

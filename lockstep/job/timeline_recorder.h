@@ -1,12 +1,12 @@
 // Records the phases of this process's training loop and every collective of its groups, for one
 // timeline of all ranks (docs/guide/timeline.md).
 //
-// LOCKSTEP_TIMELINE_DIR is the folder for the files of all ranks; without it nothing is recorded.
-// The last 262,144 phases and 65,536 collectives of a rank are kept, in 16 MiB.
+// LOCKSTEP_TIMELINE_DIR is the folder for all ranks' files; without it nothing is recorded. A
+// rank's last 262,144 phases and 65,536 collectives are kept, in 16 MiB.
 //
-// Thread safety: any thread may call any member; call start() once.
-// Errors: only start() throws: system, naming the file, if it cannot be written or the disk is
-// full. No file is then left.
+// Thread safety: full; call start() once.
+// Errors: only of start(): system, naming the file, if it cannot be written or the disk is full. No
+// file is then left.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -54,7 +54,7 @@ class LOCKSTEP_API TimelineRecorder {
   static std::string spans_name(int attempt, int rank);
   static std::string operators_name(int attempt, int rank);
 
-  // Null unless this process records, and in its fork()ed children.
+  // Null in fork()ed children, and unless this process records.
   static TimelineRecorder* current() { return current_.load(std::memory_order_acquire); }
 
   // Makes current() non-null until the process ends.
@@ -75,22 +75,22 @@ class LOCKSTEP_API TimelineRecorder {
     Ticks begin = 0;
     Ticks waited_until = 0;  // When all ranks had joined.
     Ticks end = 0;
-    int last = -1;  // The last rank to join, numbered in the job.
+    int last = -1;  // Last to join, numbered in the job.
     std::optional<Fault> fault = {};
     bool is_of_loop = false;
   };
   void collective(const Collective& collective);
 
-  // The steady clock of this process plus `offset` is now that of rank 0, within `error`.
+  // This process's steady clock plus `offset` is now rank 0's, within `error`.
   void add_offset(std::chrono::nanoseconds offset, std::chrono::nanoseconds error);
 
-  // Makes the file's clock data current.
+  // Updates the file's clock data.
   void note_clock();
 
   const std::filesystem::path& file() const { return file_; }
   std::filesystem::path operators_file() const;
 
-  // Distinguishes the file from an earlier process's of the same name.
+  // Distinguishes the file from an earlier process's of that name.
   std::uint64_t stamp() const;
 
  private:

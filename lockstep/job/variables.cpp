@@ -60,7 +60,7 @@ std::optional<std::string> first_set(const Variables& variables,
 }  // namespace
 
 int job_port(std::uint64_t job, std::uint64_t step) {
-  constexpr std::uint64_t ports = job_ports;  // A prime: no two steps of a job share a port.
+  constexpr std::uint64_t ports = job_ports;  // A prime: multiples of 61 differ.
   return first_job_port + static_cast<int>((job % ports * 61 + step % ports) % ports);
 }
 

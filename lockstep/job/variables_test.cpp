@@ -3,9 +3,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <set>
 
 #include "lockstep/base/error.h"
+#include "lockstep/job/launchers.h"
 
 namespace lockstep::job::variables_test {
 namespace {
@@ -60,6 +62,32 @@ TEST(Slurm, StepsOfNeighbouringJobsHavePortsOfTheirOwn) {
   EXPECT_GE(*ports.begin(), 20'000);
   EXPECT_LT(*ports.rbegin(), 32'768);
   EXPECT_EQ(job_port(7, 1), job_port(7, 1));
+}
+
+TEST(Incarnation, IsANumberOfStarts) {
+  constexpr const char* key = "LOCKSTEP_INCARNATION";
+  ::unsetenv(key);
+  EXPECT_EQ(earlier_starts(), 0);
+  ::setenv(key, "3", 1);
+  EXPECT_EQ(earlier_starts(), 3);
+  for (const char* wrong : {"-1", "3x", "99999999999"}) {
+    ::setenv(key, wrong, 1);
+    EXPECT_THROW(earlier_starts(), Error) << wrong;
+  }
+  ::unsetenv(key);
+}
+
+TEST(StragglerLimit, IsAPositiveNumberOfMilliseconds) {
+  constexpr const char* key = "LOCKSTEP_STRAGGLER_MS";
+  ::unsetenv(key);
+  EXPECT_EQ(straggler_limit(), std::nullopt);
+  ::setenv(key, "2500", 1);
+  EXPECT_EQ(straggler_limit(), std::chrono::milliseconds(2500));
+  for (const char* wrong : {"0", "-1", "3x", "99999999999"}) {
+    ::setenv(key, wrong, 1);
+    EXPECT_THROW(straggler_limit(), Error) << wrong;
+  }
+  ::unsetenv(key);
 }
 
 }  // namespace

@@ -113,7 +113,7 @@ TEST(ComplexParameters, LieInBucketsAsPairsOfReals) {
   run_in_process(2, [](ProcessGroup& world) {
     auto net = std::make_shared<Net>();
     Ddp ddp(net, world);
-    EXPECT_EQ(ddp.bucket_assignment(), (BucketAssignment{{2}, {0, 1}}));
+    EXPECT_EQ(ddp.stats().buckets, (BucketAssignment{{2}, {0, 1}}));
     bool is_seen = false;
     ddp.register_comm_hook([&](GradientBucket& bucket) {
       EXPECT_EQ(bucket.buffer.scalar_type(), torch::kDouble);

@@ -26,10 +26,10 @@ namespace lockstep {
 namespace {
 
 struct ReplicaState {
-  Facts settings;      // Types and shapes of tensors, and hyperparameters.
+  Facts settings;      // Types, shapes, and hyperparameters.
   Facts fingerprints;  // XXH3, 64 bits, of each tensor's elements.
-  Facts parts;         // The same for parameters that are cut over ranks.
-  std::string boxes;   // The boxes of these parts.
+  Facts parts;         // As above, for parameters cut over ranks.
+  std::string boxes;   // Boxes of these parts.
 };
 
 std::string layout_of(const at::Tensor& tensor) {
@@ -75,8 +75,7 @@ std::string describe_differences(const std::vector<Facts>& settings,
   return text;
 }
 
-// `optimizer` may be null. Errors: misuse for a tensor that is undefined or not dense; those of
-// hyperparameters_of().
+// `optimizer` may be null.
 ReplicaState state_of(const NamedTensors& tensors, const Layouts& layouts,
                       const torch::optim::Optimizer* optimizer) {
   ReplicaState state;
@@ -97,8 +96,7 @@ ReplicaState state_of(const NamedTensors& tensors, const Layouts& layouts,
   return state;
 }
 
-// Collective. Sends 24 bytes per rank, and all of `state` only if these differ. Errors: mismatch,
-// on all ranks with the same text, if the states differ; `group` stays usable. A different `call`,
+// Collective. Sends 24 bytes per rank, and all of `state` only if these differ. A different `call`,
 // the caller's name, is a mismatch of `group`.
 void require_equal(const ReplicaState& state, const ProcessGroup& group, std::string_view call) {
   const std::vector<Hashes> hashes = all_gather_value(hashes_of(state), group, {.label = call});
@@ -124,12 +122,12 @@ DriftCheck::DriftCheck(const torch::nn::Module& module, const torch::optim::Opti
                        const ProcessGroup& group, DriftCheckOptions options)
     : module_(module), optimizer_(&optimizer), group_(group), options_(options) {
   require(options_.every > 0, "DriftCheck: `every` must be at least 1");
-  hyperparameters_of(optimizer);  // Called here to report unsupported options at once.
+  hyperparameters_of(optimizer);  // Reports unsupported options at once.
 }
 
 void DriftCheck::step() {
   if (++steps_ % options_.every != 0) return;
-  // Collected in each call, because the module may have new tensors.
+  // The module may have new tensors.
   const NamedTensors tensors =
       options_.buffers ? named_tensors(module_) : named_parameters(module_);
   require_equal(state_of(tensors, layouts_of(module_), optimizer_), group_,

@@ -1,18 +1,17 @@
-// Detects ranks whose weights, buffers or hyperparameters differ from the others'. Replicas with
-// equal gradients stay equal bit for bit, unless a rank changes its learning rate or a weight, or
-// its memory fails.
+// Detects ranks with different weights, buffers or hyperparameters. Replicas with equal gradients
+// stay equal bit for bit, unless a rank changes its learning rate or a weight, or its memory fails.
 //
 //   lockstep::DriftCheck drift(*model, adam, world, {.every = 100});
 //   ...
 //   adam.step();
 //   drift.step();
 //
-// Thread safety: none. Blocking: a comparison waits for all ranks.
-// Errors: mismatch, on all ranks, with all differences of tensors and param groups. The group stays
-// usable, so a program may save its state. If ranks call step() unequally often, ProcessGroup
-// throws a mismatch, which breaks the group. Misuse for a tensor that is not dense. Unsupported for
-// an optimizer whose options override neither serialize() nor get_lr().
-// Lifetime: module and optimizer must outlive a DriftCheck.
+// Thread safety: none. Blocking: comparisons.
+// Errors: mismatch, on all ranks, with all differences. The group stays usable, for saving the
+// state. If ranks call step() unequally often, ProcessGroup throws a mismatch, which breaks the
+// group. Misuse for a tensor that is not dense. Unsupported for an optimizer whose options override
+// neither serialize() nor get_lr().
+// Lifetime: module and optimizer must outlive it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,12 +33,11 @@ namespace lockstep {
 
 struct DriftCheckOptions {
   // Calls of step() per comparison; equal on all ranks. A comparison reads all weights and sends 24
-  // bytes. It takes 0.3 ms for 8.5 MB (27 GB/s), and 0.1 ms for the options of an optimizer.
+  // bytes. It takes 0.3 ms for 8.5 MB (27 GB/s), and 0.1 ms for an optimizer's options.
   int every = 100;
 
-  // Whether buffers are compared too. Set it only if buffers never change or change equally on all
-  // ranks. The running statistics of a plain BatchNorm differ between ranks after a training
-  // forward, with broadcast_buffers until the next forward.
+  // Whether to compare buffers. The running statistics of a plain BatchNorm differ after a training
+  // forward; broadcast_buffers equalises them at the next one.
   bool buffers = false;
 };
 
@@ -49,9 +47,8 @@ class LOCKSTEP_API DriftCheck {
   // same NaN. Also compares the optimizer's class, param groups and serialised options; without
   // serialize(), only the learning rate. Ignores strides and the optimizer's state, whose
   // differences affect the weights one step later.
-  // Parameters that are cut over ranks (sharded_module.h) are compared if all ranks of the group
-  // have the same parts, as in mesh["dp"]. Over mesh["tp"], only whole parameters are compared. The
-  // constructors do not communicate.
+  // Compares cut parameters (sharded_module.h) if all ranks of the group have the same parts, as in
+  // mesh["dp"], not in mesh["tp"]. The constructors do not communicate.
   DriftCheck(const torch::nn::Module& module, const ProcessGroup& group,
              DriftCheckOptions options = {});
   DriftCheck(const torch::nn::Module& module, const torch::optim::Optimizer& optimizer,
@@ -68,7 +65,7 @@ class LOCKSTEP_API DriftCheck {
   std::int64_t steps_ = 0;
 };
 
-// Collective: makes one such comparison, for example after loading a checkpoint.
+// Collective: compares once, as after loading a checkpoint.
 LOCKSTEP_API void require_equal_replicas(const NamedTensors& tensors, const ProcessGroup& group);
 LOCKSTEP_API void require_equal_replicas(const NamedTensors& tensors,
                                          const torch::optim::Optimizer& optimizer,

@@ -51,7 +51,7 @@ bool shares_parameters(MemorySharing sharing) {
 
 bool has_pool(const MemoryPlan& plan) { return plan.ranks > 1 && plan.deterministic == 0; }
 
-// Allocated by GradientBuckets, GradientSlices and GradientPool. A single rank has no pool, and
+// Allocated by BucketedGradients, GradientSlices and GradientPool. A single rank has no pool, and
 // buckets only for SharedOptimizer. ZeRO stage 2 has no buckets.
 std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan) {
   if (plan.sharing == MemorySharing::fully_sharded)
@@ -68,7 +68,7 @@ std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan
   return bytes;
 }
 
-// Gradients outside the buckets and the pool, on a rank that steps `stepped` bytes of parameters.
+// Gradients outside the buckets and the pool, on a rank that steps `stepped` bytes.
 std::size_t bytes_of_gradients(const NamedTensors& trained, std::size_t stepped,
                                const MemoryPlan& plan) {
   if (shares_parameters(plan.sharing) || plan.deterministic > 0) return 0;
@@ -94,7 +94,7 @@ std::size_t bytes_beside_pool(const NamedTensors& parameters, const MemoryPlan& 
   return bytes;
 }
 
-// Bytes of the parameters that each rank steps.
+// Parameter bytes that each rank steps.
 std::vector<std::size_t> stepped_bytes(const Tensors& tensors, MemorySharing sharing,
                                        std::size_t ranks) {
   const std::size_t all = bytes_of(tensors);

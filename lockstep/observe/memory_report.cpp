@@ -65,9 +65,10 @@ class Finder {
          const std::vector<RegisteredMemory>& given)
       : mappings_(observe::mappings_of_this_process()) {
     for (const RegisteredMemory& memory : given) add(caches, memory.data(), memory.bytes());
-    for (const RegisteredMemory& memory : ddp.gradient_memory())
+    const DataParallelStats stats = ddp.stats();
+    for (const RegisteredMemory& memory : stats.gradient_memory)
       add(buckets, memory.data(), memory.bytes());
-    for (const at::Tensor& sums : ddp.microbatch_memory()) add(buckets, sums);
+    for (const at::Tensor& sums : stats.microbatch_memory) add(buckets, sums);
     if (const auto* shared = dynamic_cast<const SharedOptimizerBase*>(&optimizer))
       for (const at::Tensor& flat : shared->gradient_memory()) add(buckets, flat);
     for (const auto& [name, parameter] : named_parameters(ddp.replica())) {
@@ -174,7 +175,7 @@ MemoryTable measure(const Found& mine, const ProcessGroup& group) {
   return table;
 }
 
-// Collects the tables of all ranks of `all`. The first replica provides the host's.
+// The first replica provides the host's.
 MemoryTable gather(const MemoryTable& mine, const ProcessGroup& replicas, const ProcessGroup& all) {
   MemoryTable table;
   table.ranks = all_gather_value(mine.ranks[static_cast<std::size_t>(replicas.rank())], all);
@@ -184,7 +185,6 @@ MemoryTable gather(const MemoryTable& mine, const ProcessGroup& replicas, const 
   return table;
 }
 
-// The prediction of a cache is its measured value.
 void predict_caches(MemoryReport& report) {
   for (std::size_t rank = 0; rank < report.predicted.ranks.size(); ++rank)
     report.predicted.ranks[rank].caches = report.measured.ranks[rank].caches;
@@ -195,7 +195,7 @@ void add(std::optional<std::size_t>& sum, const std::optional<std::size_t>& byte
   if (bytes) sum = sum.value_or(0) + *bytes;
 }
 
-// Ranks that are threads of one process share its memory, which counts once.
+// Ranks that are threads share their process's memory, which counts once.
 ResidentMemory sum_of(const std::vector<ResidentMemory>& ranks, const std::vector<pid_t>& pids) {
   ResidentMemory sum;
   std::set<pid_t> seen;
@@ -227,7 +227,7 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
     if (!parameter.is_cpu())
       throw Error(Fault::unsupported, "memory_report: only CPU memory is measured, but parameter " +
                                           name + " is on " + parameter.device().str());
-  // While all ranks are here, no rank accesses new memory.
+  // While all ranks are here, none accesses new memory.
   all.barrier({.label = "memory_report"});
   const Found mine = Finder(ddp, optimizer, given).found();
   const auto state_tensors = all_gather_value(mine.state_tensors, all);
@@ -237,7 +237,7 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
       .ranks = ddp.group().size(),
       .sharing = sharing_of(ddp, optimizer),
       .state_tensors = *std::max_element(state_tensors.begin(), state_tensors.end()),
-      .deterministic = ddp.microbatches(),
+      .deterministic = ddp.stats().microbatches,
       .units = unit_patterns_of(ddp),
       .gradient_as_bucket_view = ddp.has_gradient_views()};
   report.predicted = gather(predict_memory(ddp.replica(), plan), ddp.group(), all);

@@ -33,7 +33,7 @@ using test::fault_of;
 using test::Rank;
 using test::Ranks;
 
-// Has small gradients, which are in buckets, and large ones, which are not: 6.3 MiB in all.
+// Has small gradients, in buckets, and large ones outside: 6.3 MiB in all.
 struct Net : torch::nn::Module {
   Net() {
     register_module("a", a);
@@ -57,7 +57,7 @@ void step(Ddp& ddp, torch::optim::Optimizer& optimizer) {
   optimizer.zero_grad();
   const torch::Tensor x = torch::randn({4, 500});
   const auto loss_of = [&](const torch::Tensor& rows) { return ddp(rows).pow(2).mean(); };
-  if (ddp.microbatches() > 0)
+  if (ddp.stats().microbatches > 0)
     ddp.train_microbatches(
         0, [&](const GlobalMicrobatch& microbatch) { return loss_of(microbatch.of(x)); });
   else
@@ -109,7 +109,7 @@ const Ranks with_a_cache("with a cache", [](const Rank& rank) {
   Adam optimizer(ddp.replica().parameters(), adam_options);
   step(ddp, optimizer);
   const RegisteredMemory cache = group.allocate_shared(1 << 20);
-  const RegisteredMemory own = group.allocate(1 << 20);  // Such as Loader::batch_memory().
+  const RegisteredMemory own = group.allocate(1 << 20);  // Such as DataLoader::batch_memory().
   const auto both = memory_report(ddp, optimizer, group, {cache, own}).measured;
   EXPECT_EQ(both.ranks.front().caches, 2U << 20);
   EXPECT_EQ(both.host.caches, (1 + static_cast<std::size_t>(rank.world_size)) << 20);
@@ -392,7 +392,7 @@ TEST(MemoryReport, AParameterWithTwoNamesCountsOnce) {
         for (int i = 0; i < 3; ++i) {
           adam->zero_grad();
           const auto loss_of = [&](const torch::Tensor& rows) { return ddp(rows).pow(2).mean(); };
-          if (ddp.microbatches() > 0)
+          if (ddp.stats().microbatches > 0)
             ddp.train_microbatches(
                 i, [&](const GlobalMicrobatch& microbatch) { return loss_of(microbatch.of(x)); });
           else

@@ -17,11 +17,11 @@ namespace {
 constexpr std::string_view pss = "Pss:";
 
 std::size_t bytes_of(const std::string& line, std::string_view key) {
-  return std::stoull(line.substr(key.size())) << 10;  // All sizes in smaps are in KiB.
+  return std::stoull(line.substr(key.size())) << 10;  // Sizes are in KiB.
 }
 
-// Matches "7f0e00000000-7f0e00200000 rw-s 00000000 00:01 1042 /memfd:region (deleted)". Other
-// lines, such as "Pss: 4 kB", have a colon before their first space.
+// As "7f0e00000000-7f0e00200000 rw-s 00000000 00:01 1042 /memfd:region (deleted)". Other lines,
+// such as "Pss: 4 kB", have a colon before their first space.
 bool begins_mapping(const std::string& line) {
   const std::size_t end = line.find(' ');
   return end != std::string::npos && line.find(':') > end;
@@ -98,7 +98,7 @@ Extent extent_of(const void* data, std::size_t bytes, const std::vector<Mapping>
 std::size_t bytes_of_union(std::vector<Extent> extents) {
   std::sort(extents.begin(), extents.end());
   std::size_t bytes = 0;
-  Extent last;  // The last counted extent.
+  Extent last;
   for (const Extent& extent : extents) {
     const bool follows = extent.device == last.device && extent.inode == last.inode;
     const std::uint64_t counted = follows ? last.begin + last.bytes : 0;

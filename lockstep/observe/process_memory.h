@@ -1,8 +1,6 @@
-// This process's memory, from /proc/self/smaps and smaps_rollup, and the positions of tensors in
-// it.
+// This process's memory, from /proc/self/smaps and smaps_rollup.
 //
-// PSS, the proportional set size, divides each resident page by the number of processes that have
-// accessed it.
+// PSS (proportional set size): see memory_report.h.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,17 +17,16 @@ namespace lockstep::observe {
 struct Mapping {
   std::uintptr_t begin = 0;
   std::uintptr_t end = 0;
-  bool is_shared = false;    // Mapped MAP_SHARED: other processes may see writes.
+  bool is_shared = false;    // MAP_SHARED.
   std::uint64_t device = 0;  // The file's device; the inode is 0 without a file.
   std::uint64_t inode = 0;
-  std::uint64_t offset = 0;  // Offset of the range in the file.
+  std::uint64_t offset = 0;  // In the file.
   std::size_t proportional_bytes = 0;
 };
 
-// Errors: corrupt for another format than that of smaps.
+// Errors: corrupt for another format.
 std::vector<Mapping> read_smaps(std::istream& smaps);
 
-// The sum of all "Pss:" lines.
 std::size_t read_proportional_bytes(std::istream& rollup);
 
 // Errors: system if /proc cannot be read.
@@ -39,8 +36,8 @@ std::size_t proportional_bytes_of_this_process();
 // Null if no mapping contains `address`.
 const Mapping* find_mapping(const std::vector<Mapping>& mappings, std::uintptr_t address);
 
-// A range of bytes in a file that is mapped MAP_SHARED, otherwise at an address of one process. So
-// shared memory has the same extents in all processes of a host.
+// A range of bytes in a file mapped MAP_SHARED, otherwise at an address of one process. Shared
+// memory thus has equal extents in all processes of a host.
 struct Extent {
   // As in Mapping; for an address, no_device and the process id.
   std::uint64_t device = 0;

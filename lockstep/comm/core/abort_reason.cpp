@@ -34,6 +34,15 @@ const AbortReason* reason_of_another(const Error& error) {
   return aborted == nullptr ? nullptr : &aborted->why();
 }
 
+// `why` for a message of another rank that already names the same call.
+AbortReason without_call(AbortReason why, std::string_view context) {
+  const auto call_of = [](std::string_view text) {
+    return text.substr(0, text.rfind(" on rank "));
+  };
+  if (call_of(why.call) == call_of(context)) why.call.clear();
+  return why;
+}
+
 }  // namespace
 
 std::string describe(const AbortReason& why) {
@@ -44,7 +53,9 @@ std::string describe(const AbortReason& why) {
 }
 
 GroupAborted::GroupAborted(std::string_view context, AbortReason why, std::source_location where)
-    : Error(why.fault, fmt::format("{}: the group was aborted: {}", context, describe(why)),
+    : Error(why.fault,
+            fmt::format("{}: the group was aborted: {}", context,
+                        describe(without_call(why, context))),
             why.ranks, where),
       why_(std::move(why)) {}
 
@@ -99,7 +110,8 @@ Failure blame_in(const Error& error, int rank, const std::string& context,
   const bool is_late = failure.fault == Fault::timeout;
   if (const AbortReason* theirs = reason_of_another(error)) {
     failure.detected_by = theirs->rank;
-    failure.what = is_late ? fmt::format("in time; {}", describe(*theirs)) : theirs->reason;
+    failure.what = is_late ? fmt::format("in time; {}", describe(without_call(*theirs, context)))
+                           : theirs->reason;
   } else if (is_late) {
     failure.what = fmt::format("within {:g} s; rank {} waited",
                                std::chrono::duration<double>(timeout).count(), rank);

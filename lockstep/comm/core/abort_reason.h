@@ -1,4 +1,4 @@
-// The reason why a group was aborted, as sent between ranks, and the Error that they throw for it.
+// Why a group was aborted, as sent between ranks, and the Error that they throw for it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace lockstep::comm {
 
-// All ranks are numbers of this group.
+// Ranks are the group's.
 struct AbortReason {
   Fault fault = Fault::aborted;
   int rank = -1;                // Rank that aborted; -1 when `reason` names it.
@@ -30,10 +30,10 @@ struct AbortReason {
 // Such as "rank 0 waited for ranks 1,3-4: barrier #4 of group world on rank 0: ...".
 std::string describe(const AbortReason& why);
 
-// Throws a copy of `error`, which has no Failure, with this text.
+// Throws a copy of `error` with this text. `error` must have no Failure.
 [[noreturn]] void throw_again(const Error& error, std::string_view text);
 
-// Ends a call of a group that another rank has aborted. ranks() are those that caused it.
+// Ends a call of an aborted group. ranks() caused the abort; empty if unknown.
 class GroupAborted : public Error {
  public:
   // The message is `context`, then the text of `why`.
@@ -55,12 +55,12 @@ bool blames_the_living(const Error& error);
 // Whether ranks() caused it, alive or having left.
 bool blames_ranks(const Error& error);
 
-// Why `rank` aborts its group after `error`, whose text `context` begins. Another rank's reason is
-// forwarded. The other ranks get the same fault if ranks caused it or were lost, otherwise aborted.
+// Why `rank` aborts its group after `error`, whose text begins with `context`. Forwards another
+// rank's reason. Other ranks get the same fault if ranks caused it or were lost, else aborted.
 AbortReason abort_reason_for(const Error& error, int rank, const std::string& context);
 
-// A Failure for `error` of a call by `rank`: with its fault, or for a rank that has left. All are
-// ranks of the group.
+// A Failure for `error` of a call by `rank`: for the first rank that has left, or else with the
+// error's fault. Ranks are the group's.
 Failure blame_in(const Error& error, int rank, const std::string& context,
                  std::chrono::milliseconds timeout);
 

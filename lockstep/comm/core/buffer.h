@@ -16,15 +16,13 @@
 
 namespace lockstep {
 
-// --- Elements, and how they are combined ---------------------------------------------------------
-
-// Sums and products of integers wrap, as in LibTorch. Part of the engine ABI: values are frozen,
-// new ones are added at the end.
+// Sums and products of integers wrap, as in LibTorch. Part of the engine ABI: values are frozen;
+// append new ones.
 enum class DType : std::uint8_t {
   float32 = 0,
   float64 = 1,
   int64 = 2,
-  bfloat16 = 3,  // Summed in float32 and rounded once, to nearest even.
+  bfloat16 = 3,  // Summed in float32; rounded to nearest even on each host and between hosts.
   uint8 = 4,
   float16 = 5,  // Summed like bfloat16.
   int8 = 6,
@@ -65,7 +63,7 @@ enum class ReduceOp : std::uint8_t {
   sum = 0,
   average = 1,  // Sum times 1 / world_size. Truncates integers towards zero. No booleans.
   product = 2,
-  min = 3,  // NaN on any rank gives NaN, as in torch.minimum().
+  min = 3,  // As in max, NaN on any rank gives NaN: see torch.minimum().
   max = 4,
   band = 5,  // Bitwise operations take only integers and bool.
   bor = 6,
@@ -75,8 +73,6 @@ enum class ReduceOp : std::uint8_t {
 constexpr int reduce_op_count = 8;
 
 LOCKSTEP_API std::string_view name(ReduceOp op);
-
-// --- Buffers -------------------------------------------------------------------------------------
 
 enum class DeviceKind : std::uint8_t { cpu = 0, cuda = 1 };
 
@@ -93,7 +89,7 @@ struct Buffer {
   std::size_t bytes() const { return count * size_of(dtype); }
 };
 
-// Makes a Buffer from a vector, array or span. Not for float16 and bfloat16, which C++20 lacks.
+// From a vector, array or span. Not for float16 and bfloat16, which C++20 lacks.
 template <std::ranges::contiguous_range Values>
 Buffer buffer_of(Values& values) {
   using Value = std::remove_const_t<std::ranges::range_value_t<Values>>;
@@ -102,12 +98,12 @@ Buffer buffer_of(Values& values) {
           .dtype = dtype_of<Value>};
 }
 
-// Elements of each rank's part, in rank order; the same on all ranks. Empty when all parts are
-// equal. The parts are contiguous in their buffer.
+// Elements of each rank's part, in rank order; except in all_to_all(), the same on all ranks. Parts
+// are contiguous in their buffer. Empty for equal parts.
 using Counts = std::vector<std::size_t>;
 
-// Zero-initialized memory of ProcessGroup::allocate() and its variants, which all ranks of a host
-// have mapped: collectives on it copy nothing.
+// Zero-initialized memory of ProcessGroup::allocate() and its variants, mapped by the host's ranks.
+// Large collectives copy nothing if all ranks' buffers lie in such memory.
 // Thread safety: as a shared_ptr.
 // Lifetime: mapped until the last handle is destroyed, even after the group's end.
 class RegisteredMemory {
@@ -128,8 +124,6 @@ class RegisteredMemory {
   void* data_ = nullptr;
   std::size_t bytes_ = 0;
 };
-
-// --- Messages ------------------------------------------------------------------------------------
 
 constexpr int any_source = -1;
 constexpr std::int64_t any_tag = -1;

@@ -61,7 +61,7 @@ void Mailbox::progress() {
     completed |= pull(from, incoming_[static_cast<std::size_t>(from)]);
   }
   first_ = (first_ + 1) % size;
-  if (completed) pipes_.ring(rank_);  // Wakes threads that wait for a completed message.
+  if (completed) pipes_.ring(rank_);
   if (fail_what_the_left_miss()) pipes_.ring(rank_);
 }
 
@@ -218,8 +218,6 @@ void Mailbox::complete(int from, const MessageHeader& header, const Incoming& in
   incoming.pipe->count_received();
   finish(receive);
 }
-
-// --- Ranks that have left ------------------------------------------------------------------------
 
 bool Mailbox::fail_what_the_left_miss() {
   bool failed = false;

@@ -3,11 +3,11 @@
 // A send is complete once the pipe has taken it. A message without a matching receive stays in the
 // pipe, or in memory if the receiver waits for a later one.
 //
-// Thread safety: one thread at a time, except await(), which any thread may call at any time.
+// Thread safety: one thread at a time.
 // Errors: a receive fails with mismatch if its message does not fit. A message from or to a rank
 // that has left fails with peer_lost if it cannot complete. progress() throws corrupt when a pipe's
-// bytes are not a message, and as Pipes::throw_if_over() when a rank has left and the group is
-// over.
+// bytes are not a message. Before it fails a message of a rank that has left, it throws as
+// Pipes::throw_if_over().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -30,8 +30,7 @@
 
 namespace lockstep::comm {
 
-// Precedes each message's elements, also between hosts. Frozen: 24 bytes, little-endian: magic u32,
-// type u8, three zeros, tag i64, count of elements u64.
+// Precedes each message's elements, also between hosts. Frozen.
 struct MessageHeader {
   std::uint32_t magic = 0x4c534d31;
   DType dtype = DType::float32;
@@ -58,15 +57,22 @@ class Mailbox {
   // `pipes` must outlive the mailbox; error messages contain `group`.
   Mailbox(Pipes& pipes, std::string group);
 
+  // Starts to send or receive `message`, which must not change until complete; see its `error`.
+  // Throws if its pipe cannot be made, and as Pipes::throw_if_over() after an abort.
   void post(std::shared_ptr<Message> message);
+
+  // Moves all posted messages as far as possible without waiting.
   void progress();
+
+  // Drops all posted messages; their buffers are no longer accessed.
   void drop();
-  void await(std::uint32_t seen) { pipes_.await(seen); }
+
+  // Messages from or to this rank that were not received, also those still to be sent.
   std::size_t pending() const;
 
  private:
   struct Outgoing {
-    Pipe* pipe = nullptr;  // Set by the first message; null once the receiver has left.
+    PipeWriter* pipe = nullptr;  // Set by the first message; null once the receiver has left.
     std::list<std::shared_ptr<Message>> queue = {};
     std::size_t written = 0;  // Bytes of the header, then of the elements.
     bool counted = false;
@@ -78,7 +84,7 @@ class Mailbox {
     std::vector<std::byte> bytes;
   };
   struct Incoming {
-    Pipe* pipe = nullptr;  // Set once that rank has sent something.
+    PipeReader* pipe = nullptr;  // Set once that rank has sent something.
     std::optional<MessageHeader> header = {};
     std::shared_ptr<Message> receive = {};  // Null when the message is kept.
     std::size_t read = 0;
@@ -108,7 +114,7 @@ class Mailbox {
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
   std::deque<std::shared_ptr<Message>> receives_;  // Posted and unmatched, in order.
-  int first_ = 0;  // The next progress() begins with this peer, so that no rank is favoured.
+  int first_ = 0;  // The next progress() receives from this peer first, so that none is favoured.
 };
 
 }  // namespace lockstep::comm

@@ -28,15 +28,14 @@ std::string what(const Signature& signature) {
     default:
       break;
   }
-  if (reduces(signature.operation)) text += fmt::format("({})", name(signature.op));
-  if (signature.operation == Operation::broadcast || signature.operation == Operation::scatter)
-    text += fmt::format(" from rank {}", signature.root);
-  if (signature.operation == Operation::reduce || signature.operation == Operation::gather)
-    text += fmt::format(" to rank {}", signature.root);
+  const OperationFacts& facts = facts_of(signature.operation);
+  if (facts.reduces) text += fmt::format("({})", name(signature.op));
+  if (facts.rooted == Rooted::from) text += fmt::format(" from rank {}", signature.root);
+  if (facts.rooted == Rooted::to) text += fmt::format(" to rank {}", signature.root);
   return text + fmt::format(" of {} {}", signature.count, name(signature.dtype));
 }
 
-// Groups ranks by call, in the order of each group's first rank.
+// Ranks by call, in the order of their first ranks.
 std::vector<std::vector<int>> by_call(const std::vector<Signature>& calls) {
   std::vector<std::vector<int>> camps;
   for (std::size_t rank = 0; rank < calls.size(); ++rank) {

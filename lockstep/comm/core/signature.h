@@ -17,7 +17,7 @@
 namespace lockstep::comm {
 
 struct Signature {
-  std::uint64_t count = 0;   // Elements, of one rank or of all; for allocate, bytes.
+  std::uint64_t count = 0;   // Elements, of one rank or all; allocate: bytes; split: its number.
   std::uint64_t label = 0;   // Hash of the caller's label; 0 without one. For a message, its tag.
   std::uint64_t layout = 0;  // Hash of uneven counts; 0 for equal parts. Or one of layout_...
   std::int32_t root = 0;
@@ -31,16 +31,16 @@ struct Signature {
 // A bit of Signature::layout: buffers in CUDA memory. No hash of counts sets it.
 constexpr std::uint64_t layout_on_cuda = 4;
 
-// Signature::layout of an uneven all_to_all before ranks have exchanged all counts.
-// Collective::counts are then those sent to each rank, then those received from each.
+// Signature::layout of an uneven all_to_all before ranks exchange counts. Collective::counts are
+// then those sent to each rank, then those received from each.
 constexpr std::uint64_t layout_uneven_pairs = 1;
 
-// Bytes of a label that messages show, and that ranks exchange: more, so that a cut is visible.
+// Most bytes of a label in messages. Ranks exchange one character more, so that a cut is visible.
 constexpr std::size_t most_label_bytes = 200;
 constexpr std::size_t most_carried_label_bytes = most_label_bytes + longest_character;
 
-// Such as "all_reduce(sum) of 1024 float32". `label` is the text of the signature's label, possibly
-// cut; empty when unknown.
+// Such as "all_reduce(sum) of 1024 float32". `label` is the label's text, possibly cut; empty when
+// unknown.
 std::string describe(const Signature& signature, std::string_view label = {});
 
 // FNV-1a, never 0.
@@ -54,7 +54,7 @@ struct Disagreement {
   std::string text;
 };
 
-// `calls`, by rank, are not all equal. `labels` are the texts of their labels; empty when unknown.
+// `calls`, by rank, are not all equal. `labels`: their texts; empty when unknown.
 Disagreement disagreement_of(const std::vector<Signature>& calls,
                              const std::vector<std::string>& labels = {});
 

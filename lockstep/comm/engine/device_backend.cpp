@@ -6,6 +6,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
 #include "lockstep/comm/core/abort_reason.h"
+#include "lockstep/comm/reduce/compose.h"
 
 namespace lockstep::comm {
 namespace {
@@ -139,8 +140,6 @@ void DeviceBackend::cancel() {
   if (communicator_) communicator_->cancel();
 }
 
-// --- On the device -------------------------------------------------------------------------------
-
 // Collective: all ranks enter it first with the same call.
 DeviceCommunicator& DeviceBackend::communicator(const Collective& collective) {
   if (communicator_) return *communicator_;  // Only this thread changes it.
@@ -151,56 +150,23 @@ DeviceCommunicator& DeviceBackend::communicator(const Collective& collective) {
   return *communicator_;
 }
 
+// NCCL lacks gather and scatter. Reductions are never composed: that would reduce on the host.
 void DeviceBackend::run_on_device(const Collective& collective) {
   DeviceCommunicator& device = communicator(collective);
   const Signature& signature = collective.signature;
-  switch (signature.operation) {
-    case Operation::all_reduce:
-      return device.all_reduce(collective.output, signature.op);
-    case Operation::broadcast:
-      return device.broadcast(collective.output, signature.root);
-    case Operation::reduce:
-      return device.reduce(collective.output, signature.root, signature.op);
-    case Operation::all_gather:
-      return device.all_gather(collective.input, collective.output, part_counts(collective));
-    case Operation::reduce_scatter:
-      return device.reduce_scatter(collective.input, collective.output, part_counts(collective),
-                                   signature.op);
-    case Operation::gather:
-    case Operation::scatter:
-    case Operation::all_to_all:
-      return all_to_all(device, collective);
-    default:
-      check(false, "a device was asked for an operation that it does not do");
-  }
-}
-
-std::vector<std::size_t> DeviceBackend::part_counts(const Collective& collective) const {
-  if (!collective.counts.empty()) return {collective.counts.begin(), collective.counts.end()};
-  return std::vector<std::size_t>(said_.size(), collective.signature.count);
-}
-
-// Also does gather and scatter: only one rank receives, or sends.
-void DeviceBackend::all_to_all(DeviceCommunicator& device, const Collective& collective) const {
-  const Signature& signature = collective.signature;
-  const std::size_t n = said_.size();
-  const auto own = static_cast<std::size_t>(members_.rank);
-  const auto root = static_cast<std::size_t>(signature.root);
-  std::vector<std::size_t> sent(n, 0);
-  std::vector<std::size_t> received(n, 0);
-  if (signature.operation == Operation::all_to_all) {
-    for (std::size_t r = 0; r < n; ++r) {
-      sent[r] = collective.counts.empty() ? signature.count : collective.counts[own * n + r];
-      received[r] = collective.counts.empty() ? signature.count : collective.counts[r * n + own];
+  const auto native = [&](const Collective& one) {
+    Collective whole = one;
+    if (shape_of(one.signature.operation) != Shape::in_place) {
+      whole.input = placed(one.input, on_device(collective));
+      whole.output = placed(one.output, on_device(collective));
     }
-  } else {
-    const auto counts = part_counts(collective);
-    const bool gathers = signature.operation == Operation::gather;
-    (gathers ? sent : received)[root] = counts[own];
-    if (own == root) (gathers ? received : sent) = counts;
-  }
-  device.all_to_all(placed(collective.input, collective.output),
-                    placed(collective.output, collective.input), sent, received);
+    device.run(whole);
+  };
+  if (reduces(signature.operation) ||
+      device.supports(signature.operation, signature.dtype, signature.op))
+    native(collective);
+  else
+    compose(native, collective, members_.rank, static_cast<int>(said_.size()));
 }
 
 }  // namespace lockstep::comm

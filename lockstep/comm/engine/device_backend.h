@@ -1,12 +1,12 @@
 // Adds CUDA memory to another backend. Not for the operations that cuda_unsupported() lists.
 //
-// A collective on CUDA memory first enters the inner backend as a barrier with its signature. So
-// ranks compare their calls, wait with a deadline and detect deaths as usual. A mix of CUDA and CPU
-// memory among ranks is a mismatch: see layout_on_cuda.
+// A collective on CUDA memory first enters the inner backend as a barrier with its signature. Ranks
+// thus compare their calls, wait with a deadline and detect deaths as usual. A mix of CUDA and CPU
+// memory among ranks is a mismatch (layout_on_cuda).
 //
-// A collective is complete when it is enqueued on its buffers' stream; the host does not wait. If a
-// rank dies after that, the others' devices wait until their next call, or abort(), ends it. Each
-// rank uses one device in a group, that of its first call.
+// A collective is complete when enqueued on its buffers' stream; the host does not wait for the
+// device. If a rank dies later, the others' devices wait until their next call, or abort(), cancels
+// the collective. Each rank uses one device in a group, that of its first call.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -41,11 +41,11 @@ constexpr std::string_view cuda_unsupported(Operation operation, DType dtype, Re
 
 class DeviceBackend final : public Backend {
  public:
-  // Collective if that of `inner` is.
+  // Not collective.
   DeviceBackend(std::unique_ptr<Backend> inner, DeviceMembers members,
                 std::shared_ptr<const DeviceEngine> engine);
 
-  // Waits for the device, unless the group was aborted.
+  // Waits a few seconds for the device, unless a call failed or the group was aborted.
   ~DeviceBackend() override = default;
 
   std::string_view name() const override { return inner_->name(); }
@@ -67,12 +67,7 @@ class DeviceBackend final : public Backend {
   RegisteredMemory allocate_local(std::size_t bytes) override {
     return inner_->allocate_local(bytes);
   }
-  void post(std::shared_ptr<Message> message) override { inner_->post(std::move(message)); }
-  void progress() override { inner_->progress(); }
-  void drop_messages() override { inner_->drop_messages(); }
-  std::size_t messages_pending() const override { return inner_->messages_pending(); }
-  std::uint32_t message_bell() const override { return inner_->message_bell(); }
-  void await_messages(std::uint32_t seen) override { inner_->await_messages(seen); }
+  Pipes& pipes() override { return inner_->pipes(); }
   std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                  std::chrono::milliseconds timeout,
                                  const std::function<void()>& watch) override;
@@ -82,8 +77,6 @@ class DeviceBackend final : public Backend {
  private:
   DeviceCommunicator& communicator(const Collective& collective);
   void run_on_device(const Collective& collective);
-  void all_to_all(DeviceCommunicator& communicator, const Collective& collective) const;
-  std::vector<std::size_t> part_counts(const Collective& collective) const;
   void cancel();
 
   const std::unique_ptr<Backend> inner_;

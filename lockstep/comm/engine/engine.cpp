@@ -68,7 +68,7 @@ std::string_view bringer_of(std::string_view name) {
   refuse(name, text);
 }
 
-// Also finds a broken link, so that it is an error and is not ignored.
+// Also finds a broken link, which is then an error.
 std::optional<fs::path> find_file(const std::string& file,
                                   const std::vector<EngineFolder>& folders) {
   for (const EngineFolder& folder : folders) {
@@ -103,10 +103,7 @@ lockstep_engine_v1_function load(std::string_view name, const fs::path& file) {
 
 bool has_all_functions(const lockstep_engine& engine) {
   return engine.supports != nullptr && engine.create != nullptr && engine.destroy != nullptr &&
-         engine.all_reduce != nullptr && engine.broadcast != nullptr && engine.reduce != nullptr &&
-         engine.all_gather != nullptr && engine.reduce_scatter != nullptr &&
-         engine.all_to_all != nullptr &&
-         (engine.identify == nullptr) == (engine.tell_all == nullptr);
+         engine.run != nullptr && (engine.identify == nullptr) == (engine.tell_all == nullptr);
 }
 
 [[noreturn]] void refuse_file(std::string_view name, const fs::path& file, const std::string& why) {
@@ -162,7 +159,7 @@ struct OpenedEngines {
 };
 
 OpenedEngines& opened_engines() {
-  // Never destroyed: threads may still run in an engine when the process ends.
+  // Never destroyed: threads may run in an engine at exit.
   static auto& engines = *new OpenedEngines;
   return engines;
 }
@@ -171,7 +168,7 @@ OpenedEngines& opened_engines() {
 fs::path file_at(const void* address) {
   Dl_info info{};
   if (::dladdr(address, &info) == 0 || info.dli_fname == nullptr) return {};
-  // The program's own name may be relative, as typed.
+  // The program's own name may be relative.
   std::error_code gone;
   const fs::path real = fs::canonical(info.dli_fname, gone);
   return gone ? fs::path(info.dli_fname) : real;

@@ -1,7 +1,7 @@
-// Finds and opens an engine's plugin, at most once, for the life of the process. The engine "torch"
-// is no plugin: Python programs register it (c10d/torch_engine.h).
+// Finds and opens an engine's plugin, at most once in a process. The engine "torch" is no plugin:
+// Python programs register it (torch_backend/torch_engine.h).
 //
-// Thread safety: any thread may call any function.
+// Thread safety: any thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,22 +28,20 @@ struct Engine {
   }
 };
 
-// The engines that have a plugin.
+// The engines that are plugins, installed or not.
 LOCKSTEP_API const std::vector<std::string_view>& engine_names();
 
-// Errors: misuse for another name. Unsupported when the plugin is missing, has another ABI, cannot
-// be loaded or cannot run here. The message has the search path, the loader's text, and the package
-// to install.
+// Errors: misuse for an unknown name. Unsupported when the plugin is missing, has another ABI,
+// cannot be loaded or cannot run here, or "torch" is not registered. The message has the reason,
+// usually with the package to install.
 LOCKSTEP_API const Engine& open_engine(std::string_view name);
 
 // Registers an engine that is no plugin. Does nothing if an engine of its name is open. Errors:
 // unsupported when it has another ABI, or cannot run here.
 LOCKSTEP_API void bring_engine(const lockstep_engine& engine);
 
-// Why open_engine() would throw; empty when it would not.
+// Calls open_engine(); returns its Error's text, or empty.
 LOCKSTEP_API std::string why_no_engine(std::string_view name);
-
-// --- The search ----------------------------------------------------------------------------------
 
 struct EngineFolder {
   std::filesystem::path path;
@@ -54,9 +52,9 @@ struct EngineFolder {
 // lockstep-engines/.
 std::vector<EngineFolder> engine_folders();
 
-// Loads the plugin of the first folder that has it. A faulty one is an error even if another folder
-// has one too. It stays loaded, because the library underneath may have left threads or handlers
-// behind. Errors: unsupported.
+// Loads the plugin of the first folder that has one; if it is faulty, tries no other folder. It
+// stays loaded, because the library underneath may have left threads or handlers behind. Errors:
+// unsupported.
 Engine load_engine(std::string_view name, const std::vector<EngineFolder>& folders);
 
 }  // namespace lockstep

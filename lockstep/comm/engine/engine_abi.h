@@ -3,18 +3,19 @@
    An engine is a shared object, liblockstep-engine-<name>.so, that exports one function,
    lockstep_engine_v1(). The core links no engine: it opens the plugin when a job needs it.
 
-   Thread safety: the core calls create(), destroy() and the collectives of one communicator from
-   one thread at a time. It calls those of different communicators from different threads at once,
-   and cancel() from any thread. If the library underneath does not allow that, create() must refuse
-   with the reason.
+   Thread safety: the core calls create(), run() and destroy() of one communicator from one thread
+   at a time. It calls those of different communicators from different threads at once, and cancel()
+   from any thread. If the library underneath does not allow that, create() must refuse with the
+   reason.
    Errors: every function that can fail returns 0 on success. Otherwise it fills in `error` and
    returns another number. No exception leaves the plugin.
    Lifetime: memory passed in belongs to the caller and is not used after the call, except where a
    function says otherwise. Strings are UTF-8 and end with a zero.
 
-   Frozen: new members are added at the end, and `struct_bytes` shows which are present. The core
-   refuses a plugin with fewer members than its own, so a new member means that all plugins are
-   rebuilt. An incompatible change needs another lockstep_engine_vN().
+   Versions: `struct_bytes` and `abi` come first in every version, and lockstep_engine_v1() returns
+   every version. The core refuses a plugin with another `abi`, or with fewer members than its own.
+   Within a version, members are only added, at the end of their struct. A new collective needs no
+   new member: the core composes a collective that supports() does not report.
 
    SPDX-License-Identifier: Apache-2.0 */
 #pragma once
@@ -26,7 +27,7 @@
 extern "C" {
 #endif
 
-#define LOCKSTEP_ENGINE_ABI 1
+#define LOCKSTEP_ENGINE_ABI 2 /* 1 had one function for each collective. */
 
 /* Same layout as lockstep::Buffer. In this file dtype, device, reduce_op and operation have the
    values of lockstep::DType, DeviceKind, ReduceOp and Operation. */
@@ -38,6 +39,24 @@ typedef struct lockstep_buffer {
   int32_t device_index;
   void* stream; /* CUDA stream on which `data` is ready, and on which the result will be. */
 } lockstep_buffer;
+
+/* One collective of a communicator. Unused members are zero. Parts are contiguous, one for each
+   member. Data by operation:
+     all_reduce, broadcast   `output`, in place.
+     reduce                  `output`, in place; changes on the root only.
+     all_gather              `output` has the parts. `input` may be its own part of it.
+     reduce_scatter          `input` has the parts. `output` may be its own part of it.
+     all_to_all              Both have parts. */
+typedef struct lockstep_collective {
+  size_t struct_bytes;
+  uint8_t operation;
+  uint8_t reduce_op; /* Never average on CPU buffers. */
+  int32_t root;
+  lockstep_buffer input;
+  lockstep_buffer output;
+  const size_t* send_counts;    /* Elements of each part of `input`; null without parts. */
+  const size_t* receive_counts; /* The same for `output`. */
+} lockstep_collective;
 
 /* `fault` is a lockstep::Fault. */
 typedef struct lockstep_engine_error {
@@ -111,7 +130,8 @@ typedef struct lockstep_engine {
   /* Null if identify is. Broadcasts rank 0's `data` to all ranks of `world`. One thread only. */
   int (*tell_all)(const void* world, void* data, size_t bytes, lockstep_engine_error* error);
 
-  /* Whether this collective is native. The collectives below define which must be. */
+  /* Whether this collective is native. all_gather and all_to_all must be, for every dtype: the core
+     composes the others of these two, and the case of LOCKSTEP_ENGINE_SWAPS. */
   int (*supports)(uint8_t operation, uint8_t dtype, uint8_t reduce_op);
 
   int (*create)(const lockstep_engine_config* config, void** communicator,
@@ -124,27 +144,10 @@ typedef struct lockstep_engine {
      frees. */
   void (*cancel)(void* communicator);
 
-  /* Blocking: until the result is there; for CUDA, until it is enqueued on the buffers' stream.
-     all_gather and all_to_all must support every dtype (as bytes). The core builds unsupported
-     collectives from these two, and the case of LOCKSTEP_ENGINE_SWAPS. Counts are elements by rank,
-     never null. Parts are contiguous. The core never asks for ReduceOp average on CPU buffers. */
-  int (*all_reduce)(void* communicator, const lockstep_buffer* data, uint8_t reduce_op,
-                    lockstep_engine_error* error);
-  int (*broadcast)(void* communicator, const lockstep_buffer* data, int32_t root,
-                   lockstep_engine_error* error);
-  /* `data` changes on the root only. */
-  int (*reduce)(void* communicator, const lockstep_buffer* data, int32_t root, uint8_t reduce_op,
-                lockstep_engine_error* error);
-  /* `input` may be its own part of `output`. */
-  int (*all_gather)(void* communicator, const lockstep_buffer* input, const lockstep_buffer* output,
-                    const size_t* counts, lockstep_engine_error* error);
-  /* `output` may be its own part of `input`. */
-  int (*reduce_scatter)(void* communicator, const lockstep_buffer* input,
-                        const lockstep_buffer* output, const size_t* counts, uint8_t reduce_op,
-                        lockstep_engine_error* error);
-  int (*all_to_all)(void* communicator, const lockstep_buffer* input, const lockstep_buffer* output,
-                    const size_t* send_counts, const size_t* receive_counts,
-                    lockstep_engine_error* error);
+  /* Runs a native collective. Blocking: until the result is there; for CUDA, until it is enqueued
+     on the buffers' stream. Errors: unsupported for another collective. */
+  int (*run)(void* communicator, const lockstep_collective* collective,
+             lockstep_engine_error* error);
 } lockstep_engine;
 
 /* The one symbol of a plugin. The result lives as long as the process. */

@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -81,8 +82,13 @@ TEST(Engine, ThatIsAbsentIsMissedWithAllFoldersAndThePackage) {
 }
 
 TEST(Engine, IsRefusedForADifferentAbiAndNamesBothVersions) {
-  const std::string text = refusal("other_abi");
-  EXPECT_TRUE(has(text, "version 99 of the plugins' ABI, and this Lockstep 1")) << text;
+  for (const auto& [folder, version] :
+       {std::pair("other_abi", "version 99"), std::pair("older_abi", "version 1")}) {
+    const std::string text = refusal(folder);
+    EXPECT_TRUE(has(text, std::string(" has ") + version +
+                              " of the plugins' ABI, and this Lockstep 2: rebuild it"))
+        << text;
+  }
 }
 
 TEST(Engine, ThatDescribesLessThanTheCoreUsesIsRefused) {
@@ -95,7 +101,7 @@ TEST(Engine, UnderTheNameOfAnotherIsRefused) {
   EXPECT_TRUE(has(refusal("other_name"), "belongs to another engine, 'sneaky'"));
 }
 
-TEST(Engine, ThatLacksACollectiveIsRefused) {
+TEST(Engine, ThatLacksAFunctionIsRefused) {
   EXPECT_TRUE(has(refusal("incomplete"), "lacks a function"));
 }
 

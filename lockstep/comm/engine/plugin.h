@@ -11,7 +11,6 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <limits>
 #include <string>
 #include <string_view>
 
@@ -23,7 +22,7 @@
 
 namespace lockstep::plugin {
 
-// Thrown inside a plugin; guarded() converts it.
+// Thrown inside a plugin.
 struct Failed {
   Fault fault;
   std::string text;
@@ -41,7 +40,7 @@ inline int fail(lockstep_engine_error* error, Fault fault, std::string_view text
   return 1;
 }
 
-// Converts an exception of `act` to `error`; one of the library underneath to Fault::system.
+// Converts an exception of `act` to `error`, with Fault::system unless it is Failed.
 template <class Act>
 int guarded(lockstep_engine_error* error, Act act) noexcept {
   try {
@@ -98,21 +97,49 @@ class Store {
   lockstep_engine_store store_;
 };
 
-// --- An engine of one class ----------------------------------------------------------------------
-
 // MPI and oneCCL may return from a call with unsent data, and send it only in a later call. So a
 // call ends with a barrier, unless the data fit into a socket's buffer.
 constexpr std::size_t sent_at_once = std::size_t{8} << 10;
-// For members with different sizes.
-constexpr std::size_t of_any_size = std::numeric_limits<std::size_t>::max();
 
-// The functions of an engine whose communicators are objects of one class. It has
+// Whether a call's data fits. Equal on all members: never for an all_to_all, whose sizes may
+// differ.
+constexpr bool is_sent_at_once(const lockstep_collective& call) {
+  return static_cast<Operation>(call.operation) != Operation::all_to_all &&
+         std::max(bytes_of(call.input), bytes_of(call.output)) <= sent_at_once;
+}
+
+// A row of an engine's table of collectives.
+template <class Communicator>
+struct Native {
+  Operation operation;
+  void (Communicator::*run)(const lockstep_collective& call);
+};
+
+// Null for a collective that the class lacks.
+template <class Communicator>
+constexpr const Native<Communicator>* find_native(std::uint8_t operation) {
+  for (const auto& native : Communicator::natives)
+    if (native.operation == static_cast<Operation>(operation)) return &native;
+  return nullptr;
+}
+
+// Errors: unsupported if the class lacks it.
+template <class Communicator>
+void run_native(Communicator& communicator, const lockstep_collective& call) {
+  const auto* native = find_native<Communicator>(call.operation);
+  if (native == nullptr) {
+    const std::string what(name(static_cast<Operation>(call.operation)));
+    throw Failed{Fault::unsupported, "this engine has no " + what};
+  }
+  (communicator.*native->run)(call);
+}
+
+// The functions of an engine whose communicators are objects of one class, which has
 // - A constructor from lockstep_engine_config.
-// - The collectives of lockstep_engine, except reduce() and reduce_scatter() if the library lacks
-//   them.
+// - static constexpr Native<Communicator> natives[]: the collectives of its library.
 // - static bool combines(dtype, reduce_op): whether its reductions are native for these.
-// - Optionally run(bytes, act), which calls the collective act(). `bytes` is the total that it
-//   moves, the same on all members.
+// - void run(const lockstep_collective&), which calls run_native().
+// - cancel(), if its library can cancel.
 template <class Communicator>
 class EngineCalls {
  public:
@@ -124,86 +151,16 @@ class EngineCalls {
   static void destroy(void* communicator) { delete static_cast<Communicator*>(communicator); }
 
   static int supports(std::uint8_t operation, std::uint8_t dtype, std::uint8_t reduce_op) {
-    const auto asked = static_cast<Operation>(operation);
-    if (reduces(asked)) return has(asked) && Communicator::combines(dtype, reduce_op);
-    const bool moves = asked == Operation::broadcast || asked == Operation::all_gather ||
-                       asked == Operation::all_to_all;
-    return moves && bytes_of_element(dtype) != 0;
+    if (find_native<Communicator>(operation) == nullptr || bytes_of_element(dtype) == 0)
+      return false;
+    return !reduces(static_cast<Operation>(operation)) || Communicator::combines(dtype, reduce_op);
   }
 
   static void cancel(void* communicator) { static_cast<Communicator*>(communicator)->cancel(); }
 
-  static int all_reduce(void* communicator, const lockstep_buffer* data, std::uint8_t reduce_op,
-                        lockstep_engine_error* error) {
-    return run(communicator, bytes_of(*data), error,
-               [&](Communicator& self) { self.all_reduce(*data, reduce_op); });
-  }
-
-  static int broadcast(void* communicator, const lockstep_buffer* data, std::int32_t root,
-                       lockstep_engine_error* error) {
-    return run(communicator, bytes_of(*data), error,
-               [&](Communicator& self) { self.broadcast(*data, root); });
-  }
-
-  static int reduce(void* communicator, const lockstep_buffer* data, std::int32_t root,
-                    std::uint8_t reduce_op, lockstep_engine_error* error) {
-    if constexpr (has_reduce)
-      return run(communicator, bytes_of(*data), error,
-                 [&](Communicator& self) { self.reduce(*data, root, reduce_op); });
-    else
-      return fail(error, Fault::unsupported, "this engine has no reduce");
-  }
-
-  static int all_gather(void* communicator, const lockstep_buffer* input,
-                        const lockstep_buffer* output, const std::size_t* counts,
-                        lockstep_engine_error* error) {
-    return run(communicator, bytes_of(*output), error,
-               [&](Communicator& self) { self.all_gather(*input, *output, counts); });
-  }
-
-  static int reduce_scatter(void* communicator, const lockstep_buffer* input,
-                            const lockstep_buffer* output, const std::size_t* counts,
-                            std::uint8_t reduce_op, lockstep_engine_error* error) {
-    if constexpr (has_reduce_scatter)
-      return run(communicator, bytes_of(*input), error, [&](Communicator& self) {
-        self.reduce_scatter(*input, *output, counts, reduce_op);
-      });
-    else
-      return fail(error, Fault::unsupported, "this engine has no reduce_scatter with counts");
-  }
-
-  static int all_to_all(void* communicator, const lockstep_buffer* input,
-                        const lockstep_buffer* output, const std::size_t* send_counts,
-                        const std::size_t* receive_counts, lockstep_engine_error* error) {
-    return run(communicator, of_any_size, error, [&](Communicator& self) {
-      self.all_to_all(*input, *output, send_counts, receive_counts);
-    });
-  }
-
- private:
-  static constexpr bool has_reduce = requires(Communicator& self, const lockstep_buffer& buffer) {
-    self.reduce(buffer, std::int32_t{}, std::uint8_t{});
-  };
-  static constexpr bool has_reduce_scatter =
-      requires(Communicator& self, const lockstep_buffer& buffer, const std::size_t* counts) {
-        self.reduce_scatter(buffer, buffer, counts, std::uint8_t{});
-      };
-
-  static constexpr bool has(Operation reduction) {
-    return reduction == Operation::reduce           ? has_reduce
-           : reduction == Operation::reduce_scatter ? has_reduce_scatter
-                                                    : true;
-  }
-
-  template <class Act>
-  static int run(void* communicator, std::size_t bytes, lockstep_engine_error* error, Act act) {
-    auto& self = *static_cast<Communicator*>(communicator);
-    return guarded(error, [&] {
-      if constexpr (requires { self.run(bytes, [] {}); })
-        self.run(bytes, [&] { act(self); });
-      else
-        act(self);
-    });
+  static int run(void* communicator, const lockstep_collective* call,
+                 lockstep_engine_error* error) {
+    return guarded(error, [&] { static_cast<Communicator*>(communicator)->run(*call); });
   }
 };
 
@@ -234,12 +191,7 @@ constexpr lockstep_engine engine_of(const EngineParts& parts) {
   engine.create = Calls::create;
   engine.destroy = parts.destroy != nullptr ? parts.destroy : Calls::destroy;
   if constexpr (requires(Communicator& self) { self.cancel(); }) engine.cancel = Calls::cancel;
-  engine.all_reduce = Calls::all_reduce;
-  engine.broadcast = Calls::broadcast;
-  engine.reduce = Calls::reduce;
-  engine.all_gather = Calls::all_gather;
-  engine.reduce_scatter = Calls::reduce_scatter;
-  engine.all_to_all = Calls::all_to_all;
+  engine.run = Calls::run;
   return engine;
 }
 

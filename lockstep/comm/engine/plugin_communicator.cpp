@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <cstddef>
 #include <cstring>
 #include <exception>
@@ -20,9 +21,7 @@ static_assert(sizeof(Buffer) == sizeof(lockstep_buffer) &&
               offsetof(Buffer, device_index) == offsetof(lockstep_buffer, device_index) &&
               offsetof(Buffer, stream) == offsetof(lockstep_buffer, stream));
 
-const lockstep_buffer* abi(const Buffer& buffer) {
-  return reinterpret_cast<const lockstep_buffer*>(&buffer);
-}
+lockstep_buffer abi(const Buffer& buffer) { return std::bit_cast<lockstep_buffer>(buffer); }
 
 std::uint8_t abi(ReduceOp op) { return static_cast<std::uint8_t>(op); }
 
@@ -84,7 +83,7 @@ void PluginCommunicator::call(Call call) const {
 
 PluginCommunicator::PluginCommunicator(const lockstep_engine& engine,
                                        const lockstep_engine_config& config)
-    : engine_(engine) {
+    : engine_(engine), rank_(config.rank), size_(config.size) {
   call([&](auto* error) { return engine_.create(&config, &communicator_, error); });
 }
 
@@ -100,38 +99,21 @@ bool PluginCommunicator::supports(Operation operation, DType dtype, ReduceOp op)
                           abi(op)) != 0;
 }
 
-void PluginCommunicator::all_reduce(const Buffer& data, ReduceOp op) {
-  call([&](auto* error) { return engine_.all_reduce(communicator_, abi(data), abi(op), error); });
-}
-
-void PluginCommunicator::broadcast(const Buffer& data, int root) {
-  call([&](auto* error) { return engine_.broadcast(communicator_, abi(data), root, error); });
-}
-
-void PluginCommunicator::reduce(const Buffer& data, int root, ReduceOp op) {
-  call([&](auto* error) { return engine_.reduce(communicator_, abi(data), root, abi(op), error); });
-}
-
-void PluginCommunicator::all_gather(const Buffer& input, const Buffer& output, Counts counts) {
-  call([&](auto* error) {
-    return engine_.all_gather(communicator_, abi(input), abi(output), counts.data(), error);
-  });
-}
-
-void PluginCommunicator::reduce_scatter(const Buffer& input, const Buffer& output, Counts counts,
-                                        ReduceOp op) {
-  call([&](auto* error) {
-    return engine_.reduce_scatter(communicator_, abi(input), abi(output), counts.data(), abi(op),
-                                  error);
-  });
-}
-
-void PluginCommunicator::all_to_all(const Buffer& input, const Buffer& output, Counts send_counts,
-                                    Counts receive_counts) {
-  call([&](auto* error) {
-    return engine_.all_to_all(communicator_, abi(input), abi(output), send_counts.data(),
-                              receive_counts.data(), error);
-  });
+void PluginCommunicator::run(const comm::Collective& collective) {
+  const comm::Signature& signature = collective.signature;
+  const comm::PartCounts counts = comm::part_counts(collective, rank_, size_);
+  const auto data_of = [](const std::vector<std::size_t>& all) {
+    return all.empty() ? nullptr : all.data();
+  };
+  const lockstep_collective passed{.struct_bytes = sizeof passed,
+                                   .operation = static_cast<std::uint8_t>(signature.operation),
+                                   .reduce_op = abi(signature.op),
+                                   .root = signature.root,
+                                   .input = abi(collective.input),
+                                   .output = abi(collective.output),
+                                   .send_counts = data_of(counts.sent),
+                                   .receive_counts = data_of(counts.received)};
+  call([&](auto* error) { return engine_.run(communicator_, &passed, error); });
 }
 
 std::unique_ptr<PluginCommunicator> make_communicator(const CommunicatorOptions& options) {

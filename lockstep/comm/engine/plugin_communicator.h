@@ -29,22 +29,17 @@ class PluginCommunicator final : public comm::DeviceCommunicator {
   // Only for engines with a cancel().
   void cancel() override;
 
-  bool supports(Operation operation, DType dtype, ReduceOp op) const;
+  bool supports(Operation operation, DType dtype, ReduceOp op) const override;
 
-  void all_reduce(const Buffer& data, ReduceOp op) override;
-  void broadcast(const Buffer& data, int root) override;
-  void reduce(const Buffer& data, int root, ReduceOp op) override;
-  void all_gather(const Buffer& input, const Buffer& output, Counts counts) override;
-  void reduce_scatter(const Buffer& input, const Buffer& output, Counts counts,
-                      ReduceOp op) override;
-  void all_to_all(const Buffer& input, const Buffer& output, Counts send_counts,
-                  Counts receive_counts) override;
+  void run(const comm::Collective& collective) override;
 
  private:
   template <class Call>
   void call(Call call) const;
 
   const lockstep_engine& engine_;
+  const int rank_;
+  const int size_;
   void* communicator_ = nullptr;
 };
 

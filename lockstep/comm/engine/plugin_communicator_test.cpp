@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,7 @@ std::string text_of(const lockstep_buffer* buffer) {
 }
 
 std::string text_of(const std::size_t* counts) {
-  return std::to_string(counts[0]) + '+' + std::to_string(counts[1]);
+  return counts == nullptr ? "none" : std::to_string(counts[0]) + '+' + std::to_string(counts[1]);
 }
 
 int create(const lockstep_engine_config* config, void** communicator,
@@ -43,41 +44,14 @@ int create(const lockstep_engine_config* config, void** communicator,
   return note(std::string("create ") + config->name, error);
 }
 
-int all_reduce(void* communicator, const lockstep_buffer* data, std::uint8_t op,
-               lockstep_engine_error* error) {
+int run(void* communicator, const lockstep_collective* call, lockstep_engine_error* error) {
   EXPECT_EQ(communicator, &calls);
-  return note("all_reduce " + text_of(data) + " op " + std::to_string(op), error);
-}
-
-int broadcast(void*, const lockstep_buffer* data, std::int32_t root, lockstep_engine_error* error) {
-  return note("broadcast " + text_of(data) + " root " + std::to_string(root), error);
-}
-
-int reduce(void*, const lockstep_buffer* data, std::int32_t root, std::uint8_t op,
-           lockstep_engine_error* error) {
-  return note(
-      "reduce " + text_of(data) + " root " + std::to_string(root) + " op " + std::to_string(op),
-      error);
-}
-
-int all_gather(void*, const lockstep_buffer* input, const lockstep_buffer* output,
-               const std::size_t* counts, lockstep_engine_error* error) {
-  return note("all_gather " + std::to_string(input->count) + " into " +
-                  std::to_string(output->count) + ": " + text_of(counts),
+  EXPECT_EQ(call->struct_bytes, sizeof *call);
+  return note(std::string(name(static_cast<Operation>(call->operation))) + " of " +
+                  std::to_string(call->input.count) + " into " + text_of(&call->output) + ", op " +
+                  std::to_string(call->reduce_op) + ", root " + std::to_string(call->root) +
+                  ", parts " + text_of(call->send_counts) + " and " + text_of(call->receive_counts),
               error);
-}
-
-int reduce_scatter(void*, const lockstep_buffer* input, const lockstep_buffer* output,
-                   const std::size_t* counts, std::uint8_t op, lockstep_engine_error* error) {
-  return note("reduce_scatter " + std::to_string(input->count) + " into " +
-                  std::to_string(output->count) + ": " + text_of(counts) + " op " +
-                  std::to_string(op),
-              error);
-}
-
-int all_to_all(void*, const lockstep_buffer*, const lockstep_buffer*, const std::size_t* sent,
-               const std::size_t* received, lockstep_engine_error* error) {
-  return note("all_to_all " + text_of(sent) + " for " + text_of(received), error);
 }
 
 constexpr lockstep_engine fake = {
@@ -93,12 +67,7 @@ constexpr lockstep_engine fake = {
     .create = create,
     .destroy = [](void*) { calls.emplace_back("destroy"); },
     .cancel = [](void*) { calls.emplace_back("cancel"); },
-    .all_reduce = all_reduce,
-    .broadcast = broadcast,
-    .reduce = reduce,
-    .all_gather = all_gather,
-    .reduce_scatter = reduce_scatter,
-    .all_to_all = all_to_all,
+    .run = run,
 };
 
 class PluginCommunicators : public testing::Test {
@@ -107,6 +76,8 @@ class PluginCommunicators : public testing::Test {
     calls.clear();
     is_failing = false;
     config_.name = "pair";
+    config_.rank = 1;
+    config_.size = 2;
   }
 
   lockstep_engine_config config_{};
@@ -117,33 +88,46 @@ TEST_F(PluginCommunicators, TakesEveryCallAcross) {
   Buffer four{.data = memory, .count = 4, .dtype = DType::bfloat16, .device = DeviceKind::cuda};
   four.device_index = 5;
   four.stream = reinterpret_cast<void*>(7);
-  Buffer one = four;
-  one.count = 1;
-  const std::vector<std::size_t> counts = {1, 3};
-  const std::vector<std::size_t> others = {2, 2};
   {
     PluginCommunicator communicator(fake, config_);
-    communicator.all_reduce(four, ReduceOp::max);
-    communicator.broadcast(four, 1);
-    communicator.reduce(four, 1, ReduceOp::product);
-    communicator.all_gather(one, four, counts);
-    communicator.reduce_scatter(four, one, counts, ReduceOp::min);
-    communicator.all_to_all(four, four, counts, others);
+    communicator.run(
+        {.signature = {.operation = Operation::all_reduce, .op = ReduceOp::max}, .output = four});
+    communicator.run(
+        {.signature = {.root = 1, .operation = Operation::reduce, .op = ReduceOp::product},
+         .output = four});
     communicator.cancel();
   }
   const std::string of_four = "4 of type 3 on device 1.5 stream 7";
   EXPECT_EQ(calls, (std::vector<std::string>{
-                       "create pair", "all_reduce " + of_four + " op 4",
-                       "broadcast " + of_four + " root 1", "reduce " + of_four + " root 1 op 2",
-                       "all_gather 1 into 4: 1+3", "reduce_scatter 4 into 1: 1+3 op 3",
-                       "all_to_all 1+3 for 2+2", "cancel", "destroy"}));
+                       "create pair",
+                       "all_reduce of 0 into " + of_four + ", op 4, root 0, parts none and none",
+                       "reduce of 0 into " + of_four + ", op 2, root 1, parts none and none",
+                       "cancel", "destroy"}));
+}
+
+TEST_F(PluginCommunicators, PassesTheCountsOfTheBuffersThatHaveParts) {
+  const std::vector<std::size_t> counts = {1, 3};
+  const std::vector<std::size_t> pairs = {5, 6, 7, 8};  // From rank 0, then from rank 1.
+  PluginCommunicator communicator(fake, config_);
+  const auto parts_of = [&](Operation operation, std::span<const std::size_t> given) {
+    communicator.run(
+        {.signature = {.count = 4, .operation = operation}, .input = {}, .counts = given});
+    const std::string& line = calls.back();
+    return line.substr(line.find("parts ") + 6);
+  };
+  EXPECT_EQ(parts_of(Operation::all_gather, counts), "none and 1+3");
+  EXPECT_EQ(parts_of(Operation::all_gather, {}), "none and 4+4");
+  EXPECT_EQ(parts_of(Operation::reduce_scatter, counts), "1+3 and none");
+  EXPECT_EQ(parts_of(Operation::all_to_all, pairs), "7+8 and 6+8");
+  EXPECT_EQ(parts_of(Operation::all_to_all, {}), "4+4 and 4+4");
+  EXPECT_EQ(parts_of(Operation::broadcast, {}), "none and none");
 }
 
 TEST_F(PluginCommunicators, ThrowsTheErrorReportedByThePlugin) {
   PluginCommunicator communicator(fake, config_);
   is_failing = true;
   std::string text;
-  EXPECT_EQ(fault_of([&] { communicator.all_reduce({}, ReduceOp::sum); }, &text), Fault::timeout);
+  EXPECT_EQ(fault_of([&] { communicator.run({}); }, &text), Fault::timeout);
   EXPECT_NE(text.find("fake: too late"), std::string::npos) << text;
 }
 

@@ -9,8 +9,10 @@
 #include <fstream>
 #include <functional>
 #include <numeric>
+#include <optional>
 #include <set>
 #include <thread>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "tests/ranks.h"
@@ -87,7 +89,7 @@ const Ranks preempts("gloo's thread preempts while its caller waits", [](const R
 
 const Ranks one_dies("plugins, one dies", [](const Rank& rank) {
   MemberOptions options = member_of(rank);
-  options.timeout = seconds(5);
+  options.timeout = seconds(10);  // Also for ranks that start late.
   Member member(engine_under_test(), options);
   std::vector<float> data(100'000);
   try {
@@ -138,7 +140,10 @@ const Ranks dies_in_all_to_all("plugins, one dies in an all_to_all", [](const Ra
   std::vector<float> output(2 * long_message);
   const std::vector<std::size_t> counts{long_message, long_message};
   expect_end_within_a_message(rank, [&](Member& member) {
-    member.all_to_all(buffer_of(input), buffer_of(output), counts, counts);
+    member.run(Operation::all_to_all, {.input = buffer_of(input),
+                                       .output = buffer_of(output),
+                                       .send_counts = counts.data(),
+                                       .receive_counts = counts.data()});
   });
 });
 
@@ -148,41 +153,51 @@ const Ranks dies_in_broadcast("plugins, one dies in a broadcast", [](const Rank&
 });
 
 const Ranks one_waits("plugins, one waits", [](const Rank& rank) {
-  Member member(engine_under_test(), member_of(rank));
-  if (member.engine().cancel == nullptr) return;
+  std::optional<Member> member(std::in_place, engine_under_test(), member_of(rank));
+  if (member->engine().cancel == nullptr) return;
+  const auto ended = rank.scratch / "ended";  // The other member's connections.
   if (rank.rank == 1) {
-    // Waits until the other member's connections have ended.
     std::vector<float> late(10);
-    std::this_thread::sleep_for(seconds(1));
-    EXPECT_THROW(member.all_reduce(buffer_of(late), 0), Error);
+    while (!std::filesystem::exists(ended)) std::this_thread::sleep_for(milliseconds(5));
+    EXPECT_THROW(member->all_reduce(buffer_of(late), 0), Error);
     return;
   }
   std::thread canceller([&] {
     std::this_thread::sleep_for(milliseconds(300));
-    member.cancel();
+    member->cancel();
   });
   std::vector<float> data(10'000'000);
   const auto begin = steady_clock::now();
   try {
-    member.all_reduce(buffer_of(data), 0);
+    member->all_reduce(buffer_of(data), 0);
     ADD_FAILURE() << "a cancelled call succeeded";
   } catch (const Error& error) {
     EXPECT_EQ(error.fault(), Fault::aborted) << error.what();
   }
   EXPECT_LT(steady_clock::now() - begin, seconds(10));
   canceller.join();
+  member.reset();
+  std::ofstream(ended).put('1');
 });
 
-// The last rank comes late, so that the others can be observed while they wait for it.
+// The last rank comes after rank 0 was seen to listen, if it does. The others can so be observed
+// while they wait.
 void listen_at(const Rank& rank, const std::string& address, const std::set<std::string>& allowed) {
   std::set<std::string> seen;
+  const auto mark = rank.scratch / "seen";
   std::jthread watcher([&](const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       for (const std::string& found : listening_addresses()) seen.insert(found);
+      if (rank.rank == 0 && !seen.empty() && !std::filesystem::exists(mark))
+        std::ofstream(mark).put('1');
       std::this_thread::sleep_for(milliseconds(5));
     }
   });
-  if (rank.rank == rank.world_size - 1) std::this_thread::sleep_for(milliseconds(300));
+  if (rank.rank == rank.world_size - 1) {
+    std::this_thread::sleep_for(milliseconds(300));
+    for (int i = 0; i < 600 && !std::filesystem::exists(mark); ++i)
+      std::this_thread::sleep_for(milliseconds(5));
+  }
   {
     MemberOptions options = member_of(rank);
     options.address = address;

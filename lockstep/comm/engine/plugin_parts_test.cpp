@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lockstep/comm/engine/plugin.h"
+#include "tests/rigs/engine_call.h"
 
 namespace lockstep::comm::plugin_parts_test {
 namespace {
@@ -135,18 +136,26 @@ struct Mover {
     return dtype == static_cast<std::uint8_t>(DType::float32) &&
            reduce_op == static_cast<std::uint8_t>(ReduceOp::sum);
   }
-  void all_reduce(const lockstep_buffer&, std::uint8_t) {}
-  void broadcast(const lockstep_buffer&, std::int32_t) {}
-  void all_gather(const lockstep_buffer&, const lockstep_buffer&, const std::size_t*) {}
-  void all_to_all(const lockstep_buffer&, const lockstep_buffer&, const std::size_t*,
-                  const std::size_t*) {}
+  void run(const lockstep_collective& call) { plugin::run_native(*this, call); }
+  void move(const lockstep_collective&) { ++moved; }
+
+  static constexpr plugin::Native<Mover> natives[] = {
+      {Operation::all_reduce, &Mover::move},
+      {Operation::broadcast, &Mover::move},
+      {Operation::all_gather, &Mover::move},
+      {Operation::all_to_all, &Mover::move},
+  };
+
+  int moved = 0;
 };
 
 struct Reducer : Mover {
   using Mover::Mover;
-  void reduce(const lockstep_buffer&, std::int32_t, std::uint8_t) {}
-  void reduce_scatter(const lockstep_buffer&, const lockstep_buffer&, const std::size_t*,
-                      std::uint8_t) {}
+  static constexpr plugin::Native<Reducer> natives[] = {
+      {Operation::all_reduce, &Reducer::move},
+      {Operation::reduce, &Reducer::move},
+      {Operation::reduce_scatter, &Reducer::move},
+  };
 };
 
 constexpr lockstep_engine mover = plugin::engine_of<Mover>({.name = "mover"});
@@ -184,15 +193,34 @@ TEST(PluginClass, CombinesTheTypesThatItsClassCombines) {
   }
 }
 
-TEST(PluginClass, RefusesCallsOfAbsentMembers) {
+TEST(PluginClass, CallsTheMemberOfItsTableAndRefusesOtherOperations) {
   Mover communicator({});
-  const lockstep_buffer buffer = all_numbers();
-  const std::size_t counts[] = {6};
   lockstep_engine_error error{};
-  EXPECT_NE(mover.reduce(&communicator, &buffer, 0, 0, &error), 0);
-  EXPECT_EQ(error.fault, static_cast<int>(Fault::unsupported));
-  EXPECT_NE(mover.reduce_scatter(&communicator, &buffer, &buffer, counts, 0, &error), 0);
-  EXPECT_EQ(error.fault, static_cast<int>(Fault::unsupported));
+  EXPECT_EQ(test::run(mover, &communicator, Operation::all_reduce, {}, &error), 0) << error.text;
+  EXPECT_EQ(communicator.moved, 1);
+  for (const Operation operation : {Operation::reduce, Operation::reduce_scatter}) {
+    EXPECT_NE(test::run(mover, &communicator, operation, {}, &error), 0);
+    EXPECT_EQ(error.fault, static_cast<int>(Fault::unsupported));
+    EXPECT_EQ(std::string(error.text), "this engine has no " + std::string(name(operation)));
+  }
+  EXPECT_EQ(communicator.moved, 1);
+}
+
+TEST(PluginClass, EndsWithABarrierUnlessTheDataFitsIntoASocketsBuffer) {
+  lockstep_collective call{};
+  call.operation = static_cast<std::uint8_t>(Operation::all_gather);
+  call.output = {.data = nullptr,
+                 .count = plugin::sent_at_once,
+                 .dtype = static_cast<std::uint8_t>(DType::int8),
+                 .device = 0,
+                 .device_index = 0,
+                 .stream = nullptr};
+  EXPECT_TRUE(plugin::is_sent_at_once(call));
+  ++call.output.count;
+  EXPECT_FALSE(plugin::is_sent_at_once(call));
+  call.output.count = 0;
+  call.operation = static_cast<std::uint8_t>(Operation::all_to_all);
+  EXPECT_FALSE(plugin::is_sent_at_once(call));
 }
 
 }  // namespace

@@ -106,7 +106,9 @@ void check_reduce(Member& member, ReduceOp op, std::size_t count) {
   for (int root = 0; root < member.size(); ++root) {
     const auto own = elements_of<T>(member.rank(), count);
     auto data = own;
-    member.reduce(buffer_of(data), root, static_cast<std::uint8_t>(op));
+    member.run(
+        Operation::reduce,
+        {.output = buffer_of(data), .reduce_op = static_cast<std::uint8_t>(op), .root = root});
     EXPECT_EQ(data, root == member.rank() ? serially<T>(op, member.size(), count) : own)
         << name(dtype_of<T>) << ", " << name(op) << ", to " << root;
   }
@@ -122,7 +124,10 @@ void check_reduce_scatter(Member& member, ReduceOp op, std::size_t count) {
   const auto begin = std::accumulate(counts.begin(), own, std::size_t{0});
   auto input = elements_of<T>(member.rank(), count);
   std::vector<T> output(*own);
-  member.reduce_scatter(buffer_of(input), buffer_of(output), counts, static_cast<std::uint8_t>(op));
+  member.run(Operation::reduce_scatter, {.input = buffer_of(input),
+                                         .output = buffer_of(output),
+                                         .reduce_op = static_cast<std::uint8_t>(op),
+                                         .send_counts = counts.data()});
   const auto whole = serially<T>(op, member.size(), count);
   EXPECT_TRUE(
       std::equal(output.begin(), output.end(), whole.begin() + static_cast<std::ptrdiff_t>(begin)))
@@ -226,9 +231,11 @@ void check_all_to_all(Member& member, DType dtype,
     append(expected, message(peer, member.rank(), receive_counts.back() * size_of(dtype)));
   }
   std::vector<std::byte> output(expected.size());
-  member.all_to_all(buffer_of(input.data(), input.size() / size_of(dtype), dtype),
-                    buffer_of(output.data(), output.size() / size_of(dtype), dtype), send_counts,
-                    receive_counts);
+  member.run(Operation::all_to_all,
+             {.input = buffer_of(input.data(), input.size() / size_of(dtype), dtype),
+              .output = buffer_of(output.data(), output.size() / size_of(dtype), dtype),
+              .send_counts = send_counts.data(),
+              .receive_counts = receive_counts.data()});
   EXPECT_EQ(output, expected) << "all_to_all, " << name(dtype);
 }
 

@@ -78,7 +78,7 @@ std::string FlightRecorder::json() const {
     one["phase"] = name(phase);
     one["entered_us"] = microseconds(time_of(entry.entered));
     if (phase != Phase::entered) one["left_us"] = microseconds(time_of(entry.left));
-    if (begun_.load() > i + capacity) continue;  // A later operation was overwriting it meanwhile.
+    if (begun_.load() > i + capacity) continue;  // A later operation was overwriting it.
     all.push_back(std::move(one));
   }
   return all.dump();

@@ -83,8 +83,7 @@ struct FlightRecordHeader {
 std::string flight_record(const FlightRecordHeader& header, const FlightRecorder& collectives,
                           const FlightRecorder& messages);
 
-// Saves `json` in the folder LOCKSTEP_FLIGHT_RECORD, for this user only. Without that variable, or
-// if writing fails, logs it at level info. Never throws.
+// Saves `json` in a file, or else logs it: docs/protocol.md. Never throws.
 void save_flight_record(const FlightRecordHeader& header, std::string_view json) noexcept;
 
 }  // namespace lockstep::comm

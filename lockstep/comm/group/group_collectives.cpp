@@ -13,22 +13,23 @@
 
 namespace lockstep::comm {
 
-GroupCollectives::GroupCollectives(const GroupIdentity& group, const GroupLife& life,
-                                   GroupFailure& failure)
-    : group_(group), packed_name_(pack_group_name(group.name)), life_(life), failure_(failure) {}
+GroupCollectives::GroupCollectives(GroupContext& group)
+    : group_(group), packed_name_(pack_group_name(group.identity().name)) {}
 
 void GroupCollectives::throw_unless_all_agree(const Collective& collective) const {
-  const Signature& first = life_.backend().entered(0);
-  for (int peer = 1; peer < group_.size; ++peer)
-    if (life_.backend().entered(peer) != first) throw_mismatch(collective);
+  const Signature& first = group_.backend().entered(0);
+  for (int peer = 1; peer < group_.identity().size; ++peer)
+    if (group_.backend().entered(peer) != first) throw_mismatch(collective);
 }
 
 // All ranks see the same signatures, so they report the same.
 void GroupCollectives::throw_mismatch(const Collective& collective) const {
   std::vector<Signature> calls;
-  for (int peer = 0; peer < group_.size; ++peer) calls.push_back(life_.backend().entered(peer));
+  for (int peer = 0; peer < group_.identity().size; ++peer)
+    calls.push_back(group_.backend().entered(peer));
   const Disagreement found = disagreement_of(calls, labels_of(calls, collective));
-  throw Error(Fault::mismatch, fmt::format("{}: {}", group_.describe(collective), found.text),
+  throw Error(Fault::mismatch,
+              fmt::format("{}: {}", group_.identity().describe(collective), found.text),
               found.differing);
 }
 
@@ -44,7 +45,7 @@ std::vector<std::string> GroupCollectives::labels_of(const std::vector<Signature
     exchange.timeout =
         std::min<std::chrono::milliseconds>(exchange.timeout, std::chrono::seconds(2));
     try {
-      return life_.backend().labels(exchange);
+      return group_.backend().labels(exchange);
     } catch (const Error&) {  // The mismatch is the error to report.
     }
   }
@@ -68,22 +69,22 @@ void GroupCollectives::execute(Collective& collective) {
 void GroupCollectives::complete(const Collective& collective) {
   const Signature& signature = collective.signature;
   if (is_on_device(collective) ||
-      life_.backend().native(signature.operation, signature.dtype, signature.op))
-    life_.backend().run(collective);
+      group_.backend().native(signature.operation, signature.dtype, signature.op))
+    group_.backend().run(collective);
   else
-    compose([this](const Collective& inner) { run_native(inner); }, collective, group_.rank,
-            group_.size);
+    compose([this](const Collective& inner) { run_native(inner); }, collective,
+            group_.identity().rank, group_.identity().size);
 }
 
 void GroupCollectives::run_native(const Collective& collective) {
-  life_.backend().enter(collective);
+  group_.backend().enter(collective);
   throw_unless_all_agree(collective);
-  life_.backend().run(collective);
+  group_.backend().run(collective);
 }
 
 void GroupCollectives::all_gather_words(const Collective& outer, std::span<const std::int64_t> mine,
                                         std::vector<std::int64_t>& all) {
-  all.resize(mine.size() * static_cast<std::size_t>(group_.size));
+  all.resize(mine.size() * static_cast<std::size_t>(group_.identity().size));
   Collective inner = outer;
   inner.signature = {
       .count = mine.size(), .operation = Operation::all_gather, .dtype = DType::int64};
@@ -93,9 +94,9 @@ void GroupCollectives::all_gather_words(const Collective& outer, std::span<const
   run_native(inner);
 }
 
-// Each rank has only its own row and column. All ranks gather the table and check it.
+// Each rank has only its own row and column: all gather the table and check it.
 void GroupCollectives::all_to_all_of_uneven_parts(const Collective& collective) {
-  const auto n = static_cast<std::size_t>(group_.size);
+  const auto n = static_cast<std::size_t>(group_.identity().size);
   const std::vector<std::int64_t> mine(collective.counts.begin(), collective.counts.end());
   std::vector<std::int64_t> all;
   all_gather_words(collective, mine, all);
@@ -108,7 +109,7 @@ void GroupCollectives::all_to_all_of_uneven_parts(const Collective& collective) 
         throw Error(Fault::mismatch,
                     fmt::format("{}: rank {} sends {} elements to rank {}, which receives {} from "
                                 "it",
-                                group_.describe(collective), s, sent, d, received),
+                                group_.identity().describe(collective), s, sent, d, received),
                     s == d ? std::vector{static_cast<int>(s)}
                            : std::vector{static_cast<int>(std::min(s, d)),
                                          static_cast<int>(std::max(s, d))});

@@ -14,6 +14,13 @@ int GroupIdentity::world_rank(int group_rank) const {
   return members.empty() ? group_rank : members[static_cast<std::size_t>(group_rank)];
 }
 
+std::chrono::milliseconds GroupIdentity::timeout_of(
+    std::optional<std::chrono::milliseconds> requested) const {
+  const auto limit = requested.value_or(timeout);
+  require(limit.count() >= 0, "a timeout is negative");
+  return limit;
+}
+
 std::string GroupIdentity::describe(const Collective& collective) const {
   return describe_call(collective, name, rank);
 }

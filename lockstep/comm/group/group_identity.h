@@ -6,6 +6,7 @@
 #include <sys/types.h>
 
 #include <chrono>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +29,9 @@ struct GroupIdentity {
 
   // -1 for a rank that this group does not have.
   int world_rank(int group_rank) const;
+
+  // A call's timeout; by default, the group's. Errors: misuse for a negative one.
+  std::chrono::milliseconds timeout_of(std::optional<std::chrono::milliseconds> requested) const;
 
   std::string describe(const Collective& collective) const;
   std::string describe(const Message& message) const;

@@ -23,8 +23,8 @@ struct OfferedStore {
   std::shared_ptr<const void> offered;
 };
 
-// The port of rank 0's store and, after a space, its token. Core dumps contain this memory and
-// every copy of the text, so both are short-lived.
+// The port of rank 0's store, a space, and its token. Core dumps contain this memory and every copy
+// of the text, so both are short-lived.
 SharedMapping write_down(const std::string& key, int port, const JobToken& token) {
   const std::string number = fmt::format("{} ", port);
   auto memory = SharedMapping::create(key, number.size() + token.text().size() + 1);

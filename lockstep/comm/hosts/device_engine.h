@@ -25,8 +25,8 @@ struct DeviceEngineOptions {
 // The key of the port and token of the members' store.
 std::string store_key(const DeviceMembers& members);
 
-// Opens a store for ranks of one host, on loopback. The first rank passes its port and token in
-// shared memory that only the others can reach. Errors: timeout; peer_lost; corrupt.
+// Opens a store for ranks of one host, on loopback. The first rank passes port and token in shared
+// memory that only the others can reach. Errors: timeout; peer_lost; corrupt.
 std::shared_ptr<Store> open_device_store(HostSession& session, const DeviceMembers& members,
                                          Deadline deadline);
 

@@ -36,8 +36,8 @@ constexpr std::chrono::milliseconds time_to_end_alone{300};
 // On 1 Gbit/s, 8 MB took 1.08 times as long.
 constexpr std::size_t most_swapped_bytes = std::size_t{256} << 10;
 
-// A thread that stays in an engine uses libraries and memory that the end of the process would
-// destroy. So exit handlers registered before this are not called.
+// A thread that stays in an engine uses libraries and memory that process exit would destroy. So
+// exit handlers registered before this are not called.
 void leave_without_destructors() {
   static std::once_flag once;
   std::call_once(once, [] {
@@ -75,7 +75,7 @@ class EngineCommunicator::Caller {
     self->thread_ = start_thread(&Caller::loop, self);
   }
 
-  // `what` describes `job`. `keep_alive` lives until the job is done.
+  // `keep_alive` lives until the job is done.
   void start(std::function<void()> job, std::shared_ptr<const void> keep_alive, std::string what) {
     const std::lock_guard lock(mutex_);
     check(job_ == nullptr, "an engine's call was started before the last one ended");
@@ -118,9 +118,9 @@ class EngineCommunicator::Caller {
     const Signature& signature = collective.signature;
     const bool is_supported = made_->supports(signature.operation, signature.dtype, signature.op);
     if (is_supported && !swaps(collective))
-      run_native(collective);
+      made_->run(collective);
     else
-      compose([this](const Collective& one) { run_native(one); }, collective, options_.rank,
+      compose([this](const Collective& one) { made_->run(one); }, collective, options_.rank,
               size());
   }
 
@@ -206,47 +206,6 @@ class EngineCommunicator::Caller {
       log(LogLevel::warning,
           fmt::format("{} does not return from a cancelled call: its thread is left behind",
                       options_.engine->name));
-  }
-
-  std::vector<std::size_t> counts_of(const Collective& collective) const {
-    if (collective.counts.empty())
-      return std::vector<std::size_t>(static_cast<std::size_t>(size()), collective.signature.count);
-    return {collective.counts.begin(), collective.counts.end()};
-  }
-
-  void run_native(const Collective& collective) {
-    const Signature& signature = collective.signature;
-    const Buffer& input = collective.input;
-    const Buffer& output = collective.output;
-    switch (signature.operation) {
-      case Operation::all_reduce:
-        return made_->all_reduce(output, signature.op);
-      case Operation::broadcast:
-        return made_->broadcast(output, signature.root);
-      case Operation::reduce:
-        return made_->reduce(output, signature.root, signature.op);
-      case Operation::all_gather:
-        return made_->all_gather(input, output, counts_of(collective));
-      case Operation::reduce_scatter:
-        return made_->reduce_scatter(input, output, counts_of(collective), signature.op);
-      case Operation::all_to_all:
-        return all_to_all(collective);
-      default:
-        throw Error(Fault::bug, describe(signature) + " is not an operation of engines");
-    }
-  }
-
-  void all_to_all(const Collective& collective) {
-    const auto n = static_cast<std::size_t>(size());
-    const auto me = static_cast<std::size_t>(options_.rank);
-    std::vector<std::size_t> send(n, collective.signature.count);
-    std::vector<std::size_t> receive = send;
-    if (!collective.counts.empty())
-      for (std::size_t peer = 0; peer < n; ++peer) {
-        send[peer] = collective.counts[me * n + peer];
-        receive[peer] = collective.counts[peer * n + me];
-      }
-    made_->all_to_all(collective.input, collective.output, send, receive);
   }
 
   const CommunicatorOptions options_;

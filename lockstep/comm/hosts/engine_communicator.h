@@ -1,9 +1,9 @@
-// An engine's communicator, with the thread that calls it and the memory of its calls.
+// A communicator of an engine, such as Gloo or MPI, with its calling thread and its calls' memory.
 //
-// Some engines never return after a peer is lost, so the caller waits for the thread with a
-// deadline. If the engine cannot cancel an aborted call, its thread and memory are never freed.
+// If the engine does not return from an aborted call, its thread and memory are not freed
+// (docs/internals/hosts.md).
 //
-// Thread safety: one thread at a time may use an object.
+// Thread safety: one thread at a time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,7 +22,7 @@ namespace lockstep::comm {
 
 class EngineCommunicator {
  public:
-  // Called every 20 ms during a wait for the engine. May throw, which aborts the call.
+  // Called every 20 ms while a thread waits for the engine. May throw, which aborts the call.
   using Watch = std::function<void()>;
 
   // Collective over its members. Blocking: until the engine has made it. Errors: the engine's,
@@ -34,7 +34,7 @@ class EngineCommunicator {
 
   int rank() const;
 
-  // After this the destructor hardly waits for the engine, which may wait for lost peers.
+  // The destructor then waits at most 0.3 s, not 10 s, for the engine: peers may be lost.
   void expect_no_peers();
 
   // If false, the engine may use a call's memory after wait() has thrown: `keep_alive` must keep
@@ -45,11 +45,11 @@ class EngineCommunicator {
   // Call no other member before wait() or abort() has returned.
   void start(const Collective& collective, std::shared_ptr<const void> keep_alive);
 
-  // Blocks until the call is complete. Errors: as the constructor; only the destructor may follow.
+  // Blocks until the call is complete. Errors: as the constructor; then call only the destructor.
   void wait(Deadline deadline, const Watch& watch);
 
   // Replaces wait() for a caller that has failed; does nothing without a running call. Blocking:
-  // until an engine that can cancel no longer uses the call's memory.
+  // until an engine that can cancel no longer uses the call's memory, at most 3 s.
   void abort() noexcept;
 
  private:
@@ -64,11 +64,11 @@ class KeptMemory {
   // Registers `memory` for owner_of().
   RegisteredMemory add(RegisteredMemory memory);
 
-  // Memory for a buffer like `shape`; `which` numbers those in use at a time. It stays until a
-  // larger one is needed, or until the last call with it ends.
+  // Uninitialised memory for a buffer like `shape`, valid until a call with a larger one;
+  // owner_of() keeps it longer. `which` numbers those in use at a time.
   Buffer scratch(std::size_t which, const Buffer& shape);
 
-  // A handle that keeps all of `buffer` valid; null for unknown memory and for an empty buffer.
+  // Keeps all of `buffer` valid; null for unknown memory and an empty buffer.
   std::shared_ptr<const void> owner_of(const Buffer& buffer) const;
 
  private:

@@ -57,9 +57,10 @@ int create(const lockstep_engine_config*, void** communicator, lockstep_engine_e
 void destroy(void*) {}
 void cancel(void*) { gate->change(&Gate::is_cancelled, true); }
 int supports(std::uint8_t, std::uint8_t, std::uint8_t) { return 1; }
-int all_reduce(void*, const lockstep_buffer* data, std::uint8_t, lockstep_engine_error* error) {
+int add_one(void*, const lockstep_collective* call, lockstep_engine_error* error) {
+  EXPECT_EQ(call->operation, static_cast<std::uint8_t>(Operation::all_reduce));
   const int result = gate->pass(error);
-  if (result == 0) static_cast<float*>(data->data)[0] += 1;
+  if (result == 0) static_cast<float*>(call->output.data)[0] += 1;
   return result;
 }
 
@@ -76,7 +77,7 @@ lockstep_engine table(Cancelling how) {
   made.destroy = destroy;
   made.cancel = how == Cancelling::never ? nullptr : cancel;
   made.flags = how == Cancelling::late ? LOCKSTEP_ENGINE_MAY_STAY : 0;
-  made.all_reduce = all_reduce;
+  made.run = add_one;
   return made;
 }
 
@@ -191,10 +192,13 @@ TEST_F(Calls, AreCancelledByACallerThatHasFailed) {
 }
 
 // Exchanges data with a peer whose elements are all larger by ten.
-int swap_with_peer(void*, const lockstep_buffer* input, const lockstep_buffer* output,
-                   const std::size_t*, const std::size_t*, lockstep_engine_error*) {
-  for (std::size_t i = 0; i < input->count; ++i)
-    static_cast<float*>(output->data)[i] = static_cast<const float*>(input->data)[i] + 10;
+int swap_or_add_one(void* communicator, const lockstep_collective* call,
+                    lockstep_engine_error* error) {
+  if (static_cast<Operation>(call->operation) != Operation::all_to_all)
+    return add_one(communicator, call, error);
+  const auto* const mine = static_cast<const float*>(call->input.data);
+  for (std::size_t i = 0; i < call->input.count; ++i)
+    static_cast<float*>(call->output.data)[i] = mine[i] + 10;
   return 0;
 }
 
@@ -203,7 +207,7 @@ TEST_F(Calls, SwapSmallBuffersBetweenTwoMembersIfTheEngineRequestsIt) {
   static const Engine swapping{.name = "gate", .path = {}, .version = {}, .abi = &abi};
   constexpr float swapped = 1 + 11;
   constexpr float own_sum = 1 + 1;
-  abi.all_to_all = swap_with_peer;
+  abi.run = swap_or_add_one;
   abi.flags = LOCKSTEP_ENGINE_SWAPS;
   // Returns the sum of one element. Without a swap, the engine's own all_reduce adds one to the
   // first.

@@ -15,8 +15,6 @@
 
 namespace lockstep::comm {
 
-struct HostsContext;
-
 // Reports each lost rank of this host to other hosts, even while no rank here waits for it.
 class FailureNotices {
  public:
@@ -43,14 +41,5 @@ class FailureNotices {
   bool ending_ = false;
   Thread thread_;
 };
-
-// Stores and logs that living ranks have broken a group, by not coming or by a different call. Adds
-// to `failure` which ranks caused it and where they were last seen. `hosts` is null where shared
-// memory serves all ranks.
-void report_break(HostSession& session, const HostsContext* hosts, Failure failure);
-
-// The reason that a rank which aborts a group reports to other hosts: the job's failure, the
-// group's break, or how this rank left.
-Failure reason_for_leaving(HostSession& session);
 
 }  // namespace lockstep::comm

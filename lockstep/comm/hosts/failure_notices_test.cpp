@@ -9,6 +9,8 @@
 #include <string>
 #include <thread>
 
+#include "lockstep/comm/hosts/job_context.h"
+
 namespace lockstep::comm::failure_notices_test {
 namespace {
 
@@ -24,8 +26,8 @@ std::shared_ptr<HostSession> session_of_one() {
 
 TEST(GroupBreak, IsReportedForRanksOfTheJobOnly) {
   const auto session = session_of_one();
-  report_break(*session, nullptr,
-               {.rank = no_rank, .detected_by = 0, .fault = Fault::timeout, .ranks = {0, no_rank}});
+  JobContext(session).report_break(
+      {.rank = no_rank, .detected_by = 0, .fault = Fault::timeout, .ranks = {0, no_rank}});
   const auto noted = session->page().latest_break(Fault::timeout);
   ASSERT_TRUE(noted);
   EXPECT_EQ(noted->ranks, std::vector<int>{0});

@@ -1,7 +1,7 @@
-// Maps a group's ranks to hosts, and divides the data between hosts into slices.
+// Maps a group's ranks to hosts, and cuts the data that hosts exchange into slices.
 //
-// The number of slices is the smallest number of ranks on a host. The local ranks s of all hosts
-// exchange slice s; surplus local ranks own no slice.
+// The number of slices is the smallest number of ranks on a host. Local rank s owns slice s
+// (docs/algorithms.md).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -47,13 +47,11 @@ class HostMap {
   int slices_ = 1;
 };
 
-// --- Slices --------------------------------------------------------------------------------------
-
 // Elements in the parts before `part`.
 std::size_t begin_of(const Counts& parts, int part);
 
-// Divides `count` elements of `element` bytes into slices, as evenly as whole cache lines allow.
-// One entry for each of `owners`; those beyond `slices` get 0.
+// Divides `count` elements of `element` bytes into equal slices of whole cache lines. The last ones
+// may be shorter or empty. Returns `owners` entries; those beyond `slices` are 0.
 Counts cut(std::size_t count, std::size_t element, int slices, int owners);
 
 // One block per host: its ranks' parts, contiguous. Counts are in elements.
@@ -69,7 +67,7 @@ class HostBlocks {
   Counts slices_by_host(int slice) const;      // The slice in each block.
   Counts elements_by_slice(int owners) const;  // Each slice, in all blocks.
 
-  // Copy between all parts in rank order, and all slices: slice 0 by host, then slice 1, and so on.
+  // Copy between two layouts: parts by rank; slice 0 of each host's block, then slice 1, and so on.
   void slices_from_parts(std::byte* slices, const std::byte* parts) const;
   void parts_from_slices(std::byte* parts, const std::byte* slices) const;
 

@@ -15,27 +15,14 @@ HostsBackend::HostsBackend(std::shared_ptr<HostsContext> context, std::vector<in
                            const std::function<void()>& watch)
     : group_(std::move(context), std::move(ranks), rank, std::move(name), timeout, watch),
       pipes_(group_.map(), group_.rank(), group_.size(), group_.local(), group_.channels()),
-      mailbox_(pipes_, group_.name()),
       entries_(group_),
       engines_(group_, timeout, watch),
       collectives_(group_, engines_, memory_) {}
 
+// All: an engine's communicator composes those that the engine lacks.
 bool HostsBackend::native(Operation operation, DType, ReduceOp) const {
-  switch (operation) {  // ProcessGroup composes others.
-    case Operation::all_reduce:
-    case Operation::reduce:
-    case Operation::reduce_scatter:
-    case Operation::broadcast:
-    case Operation::all_gather:
-    case Operation::gather:
-    case Operation::scatter:
-    case Operation::all_to_all:
-    case Operation::barrier:
-    case Operation::monitored_barrier:
-      return true;
-    default:
-      return false;
-  }
+  return shape_of(operation) != Shape::none || operation == Operation::barrier ||
+         operation == Operation::monitored_barrier;
 }
 
 std::unique_ptr<Backend> HostsBackend::among(const std::vector<int>& ranks,

@@ -1,6 +1,5 @@
 // A backend for ranks on several hosts (hosts_collectives.h): all operations on CPU buffers.
-// Call descriptions, deaths, aborts and messages use Lockstep's own connections
-// (docs/internals/hosts.md).
+// docs/internals/hosts.md describes the connections.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,7 +10,6 @@
 #include <vector>
 
 #include "lockstep/comm/core/backend.h"
-#include "lockstep/comm/core/mailbox.h"
 #include "lockstep/comm/hosts/hosts_collectives.h"
 #include "lockstep/comm/hosts/hosts_engines.h"
 #include "lockstep/comm/hosts/hosts_entries.h"
@@ -22,8 +20,8 @@ namespace lockstep::comm {
 
 class HostsBackend final : public Backend {
  public:
-  // Collective over `ranks` of the job; `rank` is this one's index. `watch` is called while ranks
-  // wait for each other, and may throw.
+  // Collective over `ranks` of the job; `rank` is this one's index. Calls `watch`, which may throw,
+  // while ranks wait for each other.
   HostsBackend(
       std::shared_ptr<HostsContext> context, std::vector<int> ranks, int rank, std::string name,
       std::chrono::milliseconds timeout, const std::function<void()>& watch = [] {});
@@ -42,12 +40,7 @@ class HostsBackend final : public Backend {
   RegisteredMemory allocate_local(std::size_t bytes) override {
     return group_.local()->allocate_local(bytes);
   }
-  void post(std::shared_ptr<Message> message) override { mailbox_.post(std::move(message)); }
-  void progress() override { mailbox_.progress(); }
-  void drop_messages() override { mailbox_.drop(); }
-  std::size_t messages_pending() const override { return mailbox_.pending(); }
-  std::uint32_t message_bell() const override { return pipes_.bell(); }
-  void await_messages(std::uint32_t seen) override { mailbox_.await(seen); }
+  Pipes& pipes() override { return pipes_; }
   std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                  std::chrono::milliseconds timeout,
                                  const std::function<void()>& watch) override;
@@ -57,7 +50,6 @@ class HostsBackend final : public Backend {
  private:
   const HostsGroup group_;
   HostsPipes pipes_;
-  Mailbox mailbox_;
   HostsEntries entries_;
   KeptMemory memory_;
   HostsEngines engines_;

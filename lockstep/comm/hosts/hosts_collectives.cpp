@@ -16,8 +16,8 @@ constexpr std::size_t most_chunk_bytes = std::size_t{4} << 20;
 constexpr std::size_t least_chunk_bytes = std::size_t{1} << 20;
 constexpr std::size_t usual_chunks = 4;
 
-// Bytes per call of an engine that cannot cancel, with one rank per host. With their copies and the
-// engine's own buffers, they stay in a cache of 2 MiB.
+// Bytes per call of an engine that cannot cancel, with one rank per host. With copies and the
+// engine's own buffers, they fit a 2 MiB cache.
 constexpr std::size_t engine_chunk_bytes = std::size_t{512} << 10;
 
 Buffer part_of(const Buffer& whole, std::size_t begin, std::size_t count) {
@@ -58,16 +58,11 @@ void HostsCollectives::run(const Collective& collective) {
       return one_rank_a_host ? by_engine_alone(call) : all_gather(call);
     case Operation::reduce_scatter:
       return one_rank_a_host ? by_engine_alone(call) : reduce_scatter(call);
-    case Operation::gather:
-    case Operation::scatter:
-    // Each byte crosses a link only once, so hosts need not combine data.
-    case Operation::all_to_all:
-      return by_all_ranks(call);
     case Operation::barrier:
     case Operation::monitored_barrier:
       return;  // Complete when all ranks have entered.
-    default:
-      check(false, "ranks of several hosts were asked for an operation that they do not do");
+    default:   // gather, scatter, all_to_all: each byte crosses a link only once anyway.
+      return cross(call, engines_.of_all(call), collective);
   }
 }
 
@@ -84,8 +79,8 @@ std::vector<HostsCollectives::Chunk> HostsCollectives::chunks_of(const HostsCall
   return chunks;
 }
 
-// Each chunk passes three stages: on the host, between hosts, and on the host again. While the
-// engine has one chunk, this rank works on the chunks before and after it.
+// While the engine has one chunk, this rank works on the chunks before and after it
+// (docs/algorithms.md).
 template <class Before, class Cross, class After>
 void HostsCollectives::in_stages(const std::vector<Chunk>& chunks, Before before, Cross cross,
                                  After after) {
@@ -108,7 +103,7 @@ void HostsCollectives::by_engine_alone(const HostsCall& call) {
   EngineCommunicator& engine = engines_.of_all(call);
   Collective step = call.outer;
   step.signature.op = call.sums;
-  if (engine.can_cancel() || !is_in_place(step.signature.operation)) {
+  if (engine.can_cancel() || shape_of(step.signature.operation) != Shape::in_place) {
     cross(call, engine, step);
   } else {  // Some ranks may have to copy; all ranks then use equal chunks.
     in_stages(
@@ -123,17 +118,6 @@ void HostsCollectives::by_engine_alone(const HostsCall& call) {
   const bool has_result = call.outer.signature.operation != Operation::reduce || call.root_is_here;
   if (call.averages && has_result) divide_sums(call.outer.output, group_.size());
 }
-
-void HostsCollectives::by_all_ranks(const HostsCall& call) {
-  Collective mine = call.outer;
-  const bool is_root = mine.signature.root == group_.rank();
-  const Buffer nothing{.dtype = call.dtype};
-  if (mine.signature.operation == Operation::gather && !is_root) mine.output = nothing;
-  if (mine.signature.operation == Operation::scatter && !is_root) mine.input = nothing;
-  cross(call, engines_.of_all(call), mine);
-}
-
-// --- Two levels ----------------------------------------------------------------------------------
 
 std::vector<HostsCollectives::Chunk> HostsCollectives::sliced_chunks_of(const HostsCall& call) {
   const Buffer& data = call.outer.output;
@@ -202,7 +186,6 @@ std::unique_ptr<EngineCall> HostsCollectives::call_of_slice(const HostsCall& cal
                                       chunk.slot);
 }
 
-// Joins each host's block, sends it slice by slice, and shares it.
 void HostsCollectives::all_gather(const HostsCall& call) {
   const Buffer& output = call.outer.output;
   const HostBlocks blocks(map_, call.counts(), size_of(call.dtype));

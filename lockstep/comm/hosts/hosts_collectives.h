@@ -1,8 +1,7 @@
 // Collectives of ranks on several hosts: shared memory inside a host and an engine between hosts.
 //
-// Data between hosts is divided into slices, one for each local rank, so that each byte crosses a
-// host's link once (docs/algorithms.md). With one rank per host, or on request, the engine does
-// everything.
+// Data between hosts is divided into slices (docs/algorithms.md). With one rank per host, or on
+// request, the engine does everything.
 //
 // Thread safety: one thread only.
 
@@ -38,7 +37,6 @@ class HostsCollectives {
   };
 
   void by_engine_alone(const HostsCall& call);
-  void by_all_ranks(const HostsCall& call);
   void all_reduce(const HostsCall& call);
   void broadcast(const HostsCall& call);
   void all_gather(const HostsCall& call);

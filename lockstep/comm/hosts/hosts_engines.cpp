@@ -15,7 +15,7 @@
 namespace lockstep::comm {
 namespace {
 
-// Whether it is only an effect of the failure, such as the end of a connection in Gloo.
+// Whether it is only the failure's effect, such as the end of a connection in Gloo.
 bool may_be_explained(const Error& error) {
   return error.fault() == Fault::system || (error.fault() == Fault::peer_lost && !error.failure());
 }
@@ -32,7 +32,8 @@ EngineCall::EngineCall(KeptMemory& memory, const HostsCall& call, EngineCommunic
       kept_(std::make_shared<std::vector<std::shared_ptr<const void>>>()) {
   if (engine_.can_cancel()) return;
   keep(collective_.input, staged_input + slot, true);
-  keep(collective_.output, staged_output + slot, is_in_place(collective_.signature.operation));
+  keep(collective_.output, staged_output + slot,
+       shape_of(collective_.signature.operation) == Shape::in_place);
 }
 
 EngineCall::~EngineCall() {
@@ -78,8 +79,6 @@ void EngineCall::deliver() {
   if (collective_.output.data != result_.data && is_whole)
     std::memcpy(result_.data, collective_.output.data, result_.bytes());
 }
-
-// --- Communicators ------------------------------------------------------------------------------
 
 HostsEngines::HostsEngines(const HostsGroup& group, std::chrono::milliseconds timeout,
                            std::function<void()> watch)

@@ -1,4 +1,4 @@
-// The engine communicators of a group on several hosts. Thread safety: that of the group.
+// The engine communicators of a group on several hosts. Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,12 +15,12 @@
 
 namespace lockstep::comm {
 
-// The communicators of a group. Collective over their members: the first call for each makes it.
-// Blocking, Errors: as EngineCommunicator's constructor.
+// The first call for each communicator makes it, and is collective over its members. Blocking,
+// Errors: as EngineCommunicator's constructor.
 class HostsEngines {
  public:
-  // Makes all communicators if the engine needs them in order; ranks that then wait for each other
-  // call `watch`, which may throw. `group` must outlive it.
+  // Makes all communicators if the engine requires one order on all ranks. Calls `watch`, which may
+  // throw, while it waits. `group` must outlive this object.
   HostsEngines(const HostsGroup& group, std::chrono::milliseconds timeout,
                std::function<void()> watch);
   ~HostsEngines();
@@ -43,21 +43,15 @@ class HostsEngines {
   std::unique_ptr<EngineCommunicator> of_all_;
 };
 
-// Whether the output is also the input.
-constexpr bool is_in_place(Operation operation) {
-  return operation == Operation::all_reduce || operation == Operation::broadcast ||
-         operation == Operation::reduce;
-}
-
-// One collective. Copies user memory if the engine cannot cancel, because the call's memory must
-// then outlive the caller.
+// One collective. An engine that cannot cancel may use memory after the caller has failed: memory
+// unknown to KeptMemory is then copied.
 class EngineCall {
  public:
   // Calls that exist at the same time have different slots.
   static constexpr std::size_t slots = 2;
 
-  // All arguments must outlive this object. The collective's counts and memory must outlive the
-  // call.
+  // `memory`, `call` and `engine` must outlive this object, as must the counts and memory of
+  // `collective`.
   EngineCall(KeptMemory& memory, const HostsCall& call, EngineCommunicator& engine,
              const Collective& collective, std::size_t slot = 0);
   ~EngineCall();  // Aborts a running call: EngineCommunicator::abort().
@@ -74,7 +68,7 @@ class EngineCall {
   void deliver();
 
  private:
-  // Indices of scratch memory: the first four are the collectives', then one for each slot.
+  // Indices of scratch memory, each plus the slot. HostsCollectives uses the first four.
   static constexpr std::size_t staged_input = 4;
   static constexpr std::size_t staged_output = staged_input + slots;
 

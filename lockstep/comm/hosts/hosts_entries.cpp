@@ -84,8 +84,8 @@ std::optional<int> HostsEntries::unpack(int host, std::string_view text) {
   return last;
 }
 
-// Labels end with zero bytes. A rank that does not receive the labels in time must not make the
-// others time out, so it asks no host for absent ranks.
+// Labels end with zero bytes. A rank without the labels must not make others time out: it asks no
+// host for absent ranks.
 std::vector<std::string> HostsEntries::labels(const Collective& collective) {
   std::string here;
   for (const std::string& label : group_.local()->labels(collective)) here += label + '\0';
@@ -161,8 +161,8 @@ std::string HostsEntries::hear_from(int peer, const Collective& collective, Pati
               map_.ranks(host));
 }
 
-// Only ranks of that host can determine which of them are missing: those that wait there abort and
-// report them. If other hosts got our timeout before, they would report the whole host as missing.
+// That host's ranks report which of them are missing (docs/protocol.md). If other hosts got our
+// timeout before, they would report the whole host as missing.
 void HostsEntries::ask_who_is_absent(const Collective& collective, int host) {
   group_.channels()->ask_who_is_absent(map_.ranks(host));
   constexpr std::chrono::milliseconds pause{2};
@@ -172,7 +172,7 @@ void HostsEntries::ask_who_is_absent(const Collective& collective, int host) {
 }
 
 // When two ranks have each other's entries, all earlier messages between them have arrived: the
-// number of unreceived ones is known.
+// unreceived ones can be counted.
 void HostsEntries::hear_all_pairs(const Collective& collective, Deadline deadline) {
   for (int peer = 0; peer < group_.size(); ++peer)
     if (map_.host_of(peer) != map_.host()) group_.channels()->say(peer, {});

@@ -1,8 +1,7 @@
-// How ranks of several hosts enter a collective: each sends its call to all others before it
-// begins.
+// How ranks of several hosts enter a collective: each sends its call to all others first.
 //
-// Ranks of a host compare calls in shared memory. Owners of a slice exchange them directly, so no
-// rank forwards. Surplus ranks receive from rank 0 of their host.
+// Ranks of a host compare calls in shared memory. docs/algorithms.md describes the exchange between
+// hosts.
 //
 // Thread safety: one thread only. Blocking, Errors: as Backend::enter().
 

@@ -7,12 +7,17 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <stdexcept>
+#include <string>
 #include <thread>
+#include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_descriptor.h"
@@ -59,15 +64,23 @@ double seconds_since_written(const std::filesystem::path& file) {
   return seconds_since(Clock::time_point(Clock::duration(then)));
 }
 
+// Rank `dying` waits until all others have come so far: their calls before its death succeed.
+void meet_before_the_end_of(int dying, const Rank& rank) {
+  std::vector<int> others;
+  for (int other = 0; rank.rank == dying && other < rank.world_size; ++other)
+    if (other != dying) others.push_back(other);
+  test::wait_until_done(rank, others);
+}
+
 // Runs until an Error ends it. The Error must name the death written in the scratch folder, and
-// come within a second of it.
+// come soon after it: long before a timeout.
 void reduce_until(const ProcessGroup& group, const Rank& rank, int dead, int signal) {
   std::vector<float> values(some, 1);
   try {
     for (int i = 0; i < 1'000'000; ++i) group.all_reduce(buffer_of(values));
     ADD_FAILURE() << "nobody noticed";
   } catch (const Error& error) {
-    EXPECT_LT(seconds_since_written(rank.scratch / "death"), 1.0) << error.what();
+    EXPECT_LT(seconds_since_written(rank.scratch / "death"), 5.0) << error.what();
     ASSERT_EQ(error.fault(), Fault::peer_lost) << error.what();
     ASSERT_TRUE(error.failure()) << error.what();
     EXPECT_EQ(error.failure()->rank, dead) << error.what();
@@ -93,6 +106,7 @@ const Ranks killed("killed across hosts", [](const Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
   std::vector<float> values(some, 1);
   for (int i = 0; i < 5; ++i) group.all_reduce(buffer_of(values));
+  meet_before_the_end_of(2, rank);
   if (rank.rank == 2) {
     write_now(rank.scratch / "death");
     ::raise(SIGKILL);
@@ -112,6 +126,7 @@ const Ranks whole_host_killed("a whole host killed", [](const Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
   std::vector<float> values(some, 1);
   for (int i = 0; i < 5; ++i) group.all_reduce(buffer_of(values));
+  meet_before_the_end_of(1, rank);
   if (rank.rank == 1) {
     write_now(rank.scratch / "death");
     ::raise(SIGKILL);
@@ -152,6 +167,7 @@ const Ranks killed_while_idle("killed while others are in an engine", [](const R
   ProcessGroup group = test::join_across_hosts(rank);
   std::vector<float> values(some, 1);
   group.all_reduce(buffer_of(values));
+  meet_before_the_end_of(3, rank);
   if (rank.rank == 3) {  // The others wait for it in a collective.
     std::this_thread::sleep_for(300ms);
     write_now(rank.scratch / "death");
@@ -219,6 +235,7 @@ const Ranks drops("drops a sub-group across hosts", [](const Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
   std::optional<ProcessGroup> part = group.split(0);
   part->barrier();
+  group.barrier();  // All have left the call of the sub-group.
   if (rank.rank == 2) {
     part.reset();
   } else {
@@ -273,19 +290,28 @@ TEST_P(AcrossHosts, ACallWithoutATimeoutWaits) {
   EXPECT_TRUE(all_succeeded(unlimited.run(4, 60s)));
 }
 
+// Comes when `others` no longer wait. If a whole host is late, its ranks may pass this call and
+// fail in the next one.
+void expect_to_be_too_late(const ProcessGroup& group, const Rank& rank,
+                           const std::vector<int>& others) {
+  test::wait_until_done(rank, others);
+  std::string text;
+  const auto call = [&] {
+    while (true) group.barrier();
+  };
+  EXPECT_EQ(fault_of(call, &text), Fault::timeout) << text;
+}
+
 const Ranks late("late across hosts", [](const Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
   group.barrier();
+  if (rank.rank == 3) return expect_to_be_too_late(group, rank, {0, 1, 2});
   std::string text;
-  if (rank.rank == 3) {
-    std::this_thread::sleep_for(4s);
-    EXPECT_EQ(fault_of([&] { group.barrier(); }, &text), Fault::timeout) << text;
-    return;
-  }
-  EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 500ms}); }, &text), Fault::timeout) << text;
+  EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 2s}); }, &text), Fault::timeout) << text;
   EXPECT_NE(text.find("rank 3"), std::string::npos) << text;
   const bool shares_its_host = rank.rank == 2;
   EXPECT_TRUE(!shares_its_host || text.find("on rank 2: ") != std::string::npos) << text;
+  test::wait_until_done(rank, {});
 });
 
 TEST_P(AcrossHosts, ALateRankIsNamedOnEveryHost) {
@@ -293,76 +319,95 @@ TEST_P(AcrossHosts, ALateRankIsNamedOnEveryHost) {
   EXPECT_TRUE(all_succeeded(late.run(4, 40s)));
 }
 
-// Far less than a second beyond the deadline, for any missing rank.
-double seconds_until_timeout(const ProcessGroup& group, std::string* text) {
+constexpr auto short_timeout = 2s;  // Ranks that are not late may still come so much later.
+constexpr const char* overrun = "seconds beyond the deadline: ";
+
+// Returns the text of a timeout, and prints how late it came.
+std::string text_of_timeout(const ProcessGroup& group) {
   const auto begin = Clock::now();
-  EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 200ms}); }, text), Fault::timeout);
-  return seconds_since(begin);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { group.barrier({.timeout = short_timeout}); }, &text), Fault::timeout);
+  const double beyond = seconds_since(begin) - std::chrono::duration<double>(short_timeout).count();
+  EXPECT_LT(beyond, 10) << text;
+  std::printf("%s%.3f\n", overrun, beyond);
+  return text;
+}
+
+double largest_overrun(const std::vector<Exit>& exits) {
+  double largest = 0;
+  for (const Exit& exit : exits)
+    if (const auto at = exit.output.find(overrun); at != std::string::npos)
+      largest = std::max(largest, std::stod(exit.output.substr(at + std::strlen(overrun))));
+  return largest;
+}
+
+// Timeouts must come far less than a second beyond their deadlines. A busy machine may delay a
+// rank once, but not each time.
+void expect_timeouts_at_their_deadlines(const Ranks& ranks, int size) {
+  double least = 1e9;
+  for (int i = 0; i < 5 && least >= 0.7; ++i) {
+    const auto exits = ranks.run(size, 60s);
+    EXPECT_TRUE(all_succeeded(exits));
+    least = std::min(least, largest_overrun(exits));
+  }
+  EXPECT_LT(least, 0.7);
 }
 
 const Ranks whole_host_late("a whole host late", [](const Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
   group.barrier();
-  std::string text;
-  if (test::host_of_rank(rank.rank) == "b") {
-    std::this_thread::sleep_for(1500ms);
-    EXPECT_EQ(fault_of([&] { group.barrier(); }, &text), Fault::timeout) << text;
-    return;
-  }
-  EXPECT_LT(seconds_until_timeout(group, &text), 0.9) << text;
-  EXPECT_NE(text.find("did not come within 0.2 s"), text.npos) << text;
+  const int others = rank.world_size / 2;  // On the first host.
+  if (test::host_of_rank(rank.rank) == "b")
+    return expect_to_be_too_late(group, rank,
+                                 others == 1 ? std::vector<int>{0} : std::vector<int>{0, 1});
+  const std::string text = text_of_timeout(group);
+  EXPECT_NE(text.find("did not come within 2.0 s"), text.npos) << text;
+  test::wait_until_done(rank, {});
 });
 
 TEST_P(AcrossHosts, ATimeoutComesAtItsDeadlineWhenAWholeHostIsLate) {
   LOCKSTEP_NEEDS_ENGINE(engine());
-  EXPECT_TRUE(all_succeeded(whole_host_late.run(4, 40s)));
+  expect_timeouts_at_their_deadlines(whole_host_late, 4);
   HostLayout{"ab", GetParam()}.set();
-  EXPECT_TRUE(all_succeeded(whole_host_late.run(2, 40s)));
+  expect_timeouts_at_their_deadlines(whole_host_late, 2);
 }
 
 // Rank 2 also waits for rank 3, with a later deadline.
 const Ranks one_late("one of a host late", [](const Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
   group.barrier();
+  if (rank.rank == 3) return expect_to_be_too_late(group, rank, {0, 1, 2});
   std::string text;
-  if (rank.rank == 3) {
-    std::this_thread::sleep_for(1500ms);
-    EXPECT_EQ(fault_of([&] { group.barrier(); }, &text), Fault::timeout) << text;
-    return;
-  }
   if (rank.rank == 2) {
-    EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 5s}); }, &text), Fault::timeout);
+    EXPECT_EQ(fault_of([&] { group.barrier({.timeout = 20s}); }, &text), Fault::timeout);
   } else {
     std::this_thread::sleep_for(100ms);
-    EXPECT_LT(seconds_until_timeout(group, &text), 0.9) << text;
+    text = text_of_timeout(group);
   }
   const bool is_named = text.find("without rank 3 (pid ") != text.npos;
   EXPECT_TRUE(is_named || text.find(" or rank 3 (pid ") == text.npos) << text;
   EXPECT_NE(text.find("rank 3 (pid "), text.npos) << text;
+  test::wait_until_done(rank, {});
 });
 
 TEST_P(AcrossHosts, ATimeoutComesAtItsDeadlineAndNamesTheOneThatIsLate) {
   LOCKSTEP_NEEDS_ENGINE(engine());
-  EXPECT_TRUE(all_succeeded(one_late.run(4, 40s)));
+  expect_timeouts_at_their_deadlines(one_late, 4);
 }
 
 // Ranks 1 and 2 share a host. Rank 3, on the third host, gets the report before its own deadline.
 const Ranks late_between("late between three hosts", [](const Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
   group.barrier();
-  std::string text;
-  if (rank.rank == 2) {
-    std::this_thread::sleep_for(1500ms);
-    EXPECT_EQ(fault_of([&] { group.barrier(); }, &text), Fault::timeout) << text;
-    return;
-  }
+  if (rank.rank == 2) return expect_to_be_too_late(group, rank, {0, 1, 3});
   try {
-    group.barrier({.timeout = rank.rank == 0 ? 300ms : 10s});
+    group.barrier({.timeout = rank.rank == 0 ? short_timeout : 20s});
     ADD_FAILURE() << "nobody noticed";
   } catch (const Error& error) {
     EXPECT_EQ(error.fault(), Fault::timeout) << error.what();
     EXPECT_EQ(error.ranks(), std::vector<int>{2}) << error.what();
   }
+  test::wait_until_done(rank, {});
 });
 
 TEST_P(AcrossHosts, OnlyWhoIsLateIsNamedOnAThirdHost) {
@@ -375,19 +420,15 @@ TEST_P(AcrossHosts, OnlyWhoIsLateIsNamedOnAThirdHost) {
 const Ranks late_elsewhere("late on another host", [](const Rank& rank) {
   ProcessGroup group = test::join_across_hosts(rank);
   group.barrier();
-  std::string text;
-  if (rank.rank == 2 || rank.rank == 4) {
-    std::this_thread::sleep_for(1500ms);
-    EXPECT_EQ(fault_of([&] { group.barrier(); }, &text), Fault::timeout) << text;
-    return;
-  }
+  if (rank.rank == 2 || rank.rank == 4) return expect_to_be_too_late(group, rank, {0, 1, 3});
   try {
-    group.barrier({.timeout = rank.rank == 1 ? 300ms : 10s});
+    group.barrier({.timeout = rank.rank == 1 ? short_timeout : 20s});
     ADD_FAILURE() << "nobody noticed";
   } catch (const Error& error) {
     EXPECT_EQ(error.fault(), Fault::timeout) << error.what();
     EXPECT_EQ(error.ranks(), std::vector<int>{2}) << error.what();
   }
+  test::wait_until_done(rank, {});
 });
 
 TEST_P(AcrossHosts, OnlyTheLateRankThatOthersWaitedForIsNamed) {
@@ -432,11 +473,12 @@ const Ranks labels_late("labels come late", [](const Rank& rank) {
                        .label = label};
     backend.enter(barrier);
     const bool is_punctual = rank.rank < 2;
-    barrier.timeout = is_punctual ? 300ms : 2s;
+    barrier.timeout = is_punctual ? 300ms : 4s;
     if (is_punctual) {
       EXPECT_EQ(fault_of([&] { backend.labels(barrier); }), Fault::timeout);
+      test::wait_until_done(rank, {});
     } else {
-      std::this_thread::sleep_for(1500ms);
+      test::wait_until_done(rank, {0, 1});
       EXPECT_EQ(backend.labels(barrier), (std::vector<std::string>{"a", "a", "a", "b"}));
     }
     joined.context->connections->finish();
@@ -455,12 +497,13 @@ const Ranks aborts("aborts across hosts", [](const Rank& rank) {
   if (rank.rank == 0) {
     std::this_thread::sleep_for(200ms);
     group.abort("the input is broken");
-    std::this_thread::sleep_for(500ms);  // A rank that leaves within some 20 ms is lost first.
-    return;
+    // A rank that leaves within some 20 ms is lost first.
+    return test::wait_until_done(rank, {1, 2, 3});
   }
   std::string text;
   EXPECT_EQ(fault_of([&] { group.barrier(); }, &text), Fault::aborted);
   EXPECT_NE(text.find("the input is broken"), std::string::npos) << text;
+  test::wait_until_done(rank, {});
 });
 
 TEST_P(AcrossHosts, AnAbortReachesEveryHost) {
@@ -538,7 +581,7 @@ TEST(JoinHosts, ABackendMismatchIsReportedToAllRanks) {
   HostLayout::unset();
 }
 
-// Far less than the time that a rank would otherwise wait for ranks that never come.
+// Far less than a rank's wait for ranks that never come.
 constexpr auto at_once = 20.0;
 
 // On one host, where some ranks use only shared memory.
@@ -556,6 +599,7 @@ const Ranks disagrees_here("asks for another backend on one host", [](const Rank
 });
 
 const Ranks rank_zero_disagrees("rank 0 asks for another backend", [](const Rank& rank) {
+  test::wait_until_done(rank, {0, 1, 2});  // A rank that starts 2 s later is not named.
   expect_disagreement({.backend = rank.rank == 0 ? "gloo" : "shm"},
                       "rank 0 asks for backend 'gloo', rank 1 for 'shm', rank 2 for 'shm'");
 });
@@ -579,7 +623,10 @@ TEST(JoinHosts, RanksOfOneHostMayNameItsSharedMemoryDifferently) {
 int port_for(const Rank& rank) {
   const auto file = rank.scratch / "port";
   if (rank.rank == 0) {
-    const FileDescriptor free(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    // Kept, so that no other process gets the port. It never listens, so this rank may.
+    static const FileDescriptor free(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    const int yes = 1;
+    EXPECT_EQ(::setsockopt(free.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes), 0);
     sockaddr_in any{};
     any.sin_family = AF_INET;
     socklen_t size = sizeof any;
@@ -626,8 +673,9 @@ TEST(JoinHosts, ChooseAnEngineByThemselves) {
 
 const Ranks absent("does not come", [](const Rank& rank) {
   if (rank.rank == 2) return;
+  test::wait_until_done(rank, {0, 1});  // One may start more than a second later.
   std::string text;
-  EXPECT_EQ(fault_of([&] { test::join_across_hosts(rank, 1s); }, &text), Fault::timeout);
+  EXPECT_EQ(fault_of([&] { test::join_across_hosts(rank, 2s); }, &text), Fault::timeout);
   EXPECT_NE(text.find("of 3 ranks, these did not come: 2"), std::string::npos) << text;
 });
 

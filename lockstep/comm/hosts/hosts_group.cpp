@@ -13,7 +13,7 @@
 namespace lockstep::comm {
 namespace {
 
-// Beyond the collective's time limit: ranks that wait for late ranks at its start then report them
+// Beyond the collective's time limit: ranks that wait for late ranks at its start report them
 // first.
 constexpr std::chrono::milliseconds grace{3000};
 
@@ -82,8 +82,6 @@ void HostsGroup::throw_if_explained(const Collective& collective) const {
        std::this_thread::sleep_for(pause))
     throw_if_over(collective);
 }
-
-// --- Collectives and their steps -----------------------------------------------------------------
 
 HostsCall::HostsCall(const HostsGroup& hosts, const Collective& collective)
     : group(hosts),

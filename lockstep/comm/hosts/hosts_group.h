@@ -9,6 +9,8 @@
 #include <chrono>
 #include <functional>
 #include <memory>
+#include <mutex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +25,23 @@
 
 namespace lockstep::comm {
 
+// Lost ranks of other hosts. Thread safety: any thread.
+class LostRanks {
+ public:
+  void add(int rank) {
+    const std::lock_guard lock(mutex_);
+    ranks_.insert(rank);
+  }
+  bool contains(int rank) const {
+    const std::lock_guard lock(mutex_);
+    return ranks_.contains(rank);
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::set<int> ranks_;
+};
+
 // Shared by all groups. Ranks are those of the job.
 struct HostsContext {
   std::string backend;             // InitOptions::backend.
@@ -31,14 +50,15 @@ struct HostsContext {
   bool shares_memory = true;       // Otherwise each rank counts as a host.
   std::vector<RemoteRank> ranks;   // By rank; address is empty for this rank.
   CommunicatorOptions engine;      // All but the members, this rank's index and the name.
+  std::shared_ptr<LostRanks> lost = std::make_shared<LostRanks>();
   std::unique_ptr<Connections> connections;
   std::unique_ptr<FailureNotices> notices;
 };
 
 class HostsGroup {
  public:
-  // Collective over `ranks` of the job; `rank` is this one's index. `watch` is called while ranks
-  // of this host wait for each other, and may throw.
+  // Collective over `ranks` of the job; `rank` is this one's index. Calls `watch`, which may throw,
+  // while ranks of this host wait for each other.
   HostsGroup(std::shared_ptr<HostsContext> context, std::vector<int> ranks, int rank,
              std::string name, std::chrono::milliseconds timeout, std::function<void()> watch);
 

@@ -29,10 +29,10 @@ class HostsPipes final : public Pipes {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  Pipe& to(int peer) override {
+  PipeWriter& to(int peer) override {
     return is_here(peer) ? local_->pipes().to(map_.local_rank_of(peer)) : channels_->to(peer);
   }
-  Pipe* from(int peer) override {
+  PipeReader* from(int peer) override {
     return is_here(peer) ? local_->pipes().from(map_.local_rank_of(peer)) : channels_->from(peer);
   }
   void release(int peer) override {

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <mutex>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
@@ -22,8 +23,7 @@
 namespace lockstep {
 namespace {
 
-// LOCKSTEP_JOB_TOKEN can be read once, but a process may have several groups, also on a single
-// host.
+// LOCKSTEP_JOB_TOKEN can be read once, but a process may have several groups.
 const std::optional<JobToken>& token_of_environment() {
   static const std::optional<JobToken> token = [] {
     auto read = read_job_token();
@@ -33,9 +33,15 @@ const std::optional<JobToken>& token_of_environment() {
   return token;
 }
 
+// An agent gives its token once; later groups, which have another store, use it too.
 std::optional<JobToken> token_of(const LaunchEnvironment& who, Deadline deadline) {
-  if (token_of_environment() || !who.agent_fd || who.store.empty()) return token_of_environment();
-  return AgentConnection(*who.agent_fd).job_token(deadline);
+  static std::mutex mutex;
+  static std::optional<JobToken> of_agent;
+  if (token_of_environment()) return token_of_environment();
+  const std::lock_guard lock(mutex);
+  if (!of_agent && who.agent_fd && !who.store.empty())
+    of_agent = AgentConnection(*who.agent_fd).job_token(deadline);
+  return of_agent;
 }
 
 TcpStoreOptions options_for(const LaunchEnvironment& who, const std::string& host, int port,
@@ -82,8 +88,8 @@ void tell_all(const void* world, Announcement& announcement) {
     throw Error(static_cast<Fault>(error.fault), fmt::format("mpi: {}", error.text));
 }
 
-// The address where rank 0 listens for ranks that connect to `host`. In its own /etc/hosts, a
-// host's name often means loopback.
+// Where rank 0 listens for ranks that connect to `host`. In its own /etc/hosts, a host's name often
+// means loopback.
 std::string listening_address(const std::string& host, const std::string& interface) {
   for (const SocketAddress& address : resolve(host, 1)) {
     std::string text = host_and_port(to_text(address))->first;
@@ -92,7 +98,6 @@ std::string listening_address(const std::string& host, const std::string& interf
   return choose_interface(interface, "").address;
 }
 
-// Rank 0 opens a store, and MPI sends its address and token to the others.
 JobStore meet_by_mpi(LaunchEnvironment& who, const void* communicator, const std::string& interface,
                      Deadline deadline) {
   const MpiWorld world = identify_by_mpi(communicator);
@@ -140,7 +145,7 @@ JobStore meet_at_master(const LaunchEnvironment& who, const std::string& interfa
                         Deadline deadline, comm::LateRanks& late) {
   const auto [host, port] = address_of(who.master, "the job's master address");
   JobStore made{.token = token_of(who, deadline), .host = host, .place = store_at(who.master)};
-  // On all ranks: others would wait for a store that rank 0 refuses to open.
+  // On all ranks: others would wait for a store that rank 0 refuses.
   if (!made.token)
     for (const SocketAddress& address : resolve(host, port))
       require_protection(address, host, false, "the job's store");

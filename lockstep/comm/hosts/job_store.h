@@ -23,9 +23,8 @@ struct JobStore {
 // Returns the job's id, shortened if it is too long for a handshake.
 std::string member_id(const std::string& job_id);
 
-// This process's rank and size in `communicator`, an MPI_Comm* from the program, or in the whole
-// job if null. Collective over it. Errors: unsupported without MPI, or when its thread level is too
-// low.
+// This process's rank and size in `communicator`, an MPI_Comm* from the program; if null, in the
+// whole job. Collective over it. Errors: unsupported without MPI, or for a too low thread level.
 struct MpiWorld {
   const void* handle = nullptr;  // lockstep_engine_config::world.
   int rank = 0;

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <optional>
 #include <utility>
 
@@ -15,6 +16,7 @@
 #include "lockstep/comm/hosts/choose_backend.h"
 #include "lockstep/comm/hosts/job_store.h"
 #include "lockstep/comm/hosts/rendezvous.h"
+#include "lockstep/comm/hosts/watched_store.h"
 #include "lockstep/comm/shm/host_peers.h"
 #include "lockstep/job/host_link.h"
 #include "lockstep/job/launchers.h"
@@ -31,7 +33,7 @@ std::string option_or_variable(const std::string& option, const char* variable) 
 }
 
 // One store serves all groups of a process: otherwise a fast rank could reach the old store before
-// rank 0 has left it. Only one thread at a time may call this.
+// rank 0 has left it. One thread at a time.
 JobStore open_or_keep_store(LaunchEnvironment& who, const InitOptions& options,
                             const std::string& interface, Deadline deadline, LateRanks& late) {
   if (options.store || options.mpi_communicator != nullptr)
@@ -53,8 +55,8 @@ std::map<std::string, std::string> look_at_engines(const std::string& backend, b
   return engines;
 }
 
-// Under a name that only ranks that exchanged their RankInfo have. `job` is the launcher's id, for
-// messages; if empty, the id of this start.
+// Under a name known only to ranks that exchanged their RankInfo. `job`, for messages, is the
+// launcher's id or, if empty, this start's.
 std::shared_ptr<HostSession> meet_here(const LaunchEnvironment& who, const std::string& job,
                                        const std::string& group, const RankTable& table,
                                        const std::vector<int>& places, Deadline deadline) {
@@ -104,7 +106,8 @@ std::vector<RemoteRank> remote_ranks(const HostsContext& context, int me) {
 
 std::unique_ptr<Connections> open_connections(const LaunchEnvironment& who, const JobStore& store,
                                               const NetworkInterface& interface,
-                                              const std::shared_ptr<HostSession>& session) {
+                                              const std::shared_ptr<HostSession>& session,
+                                              const std::shared_ptr<LostRanks>& lost) {
   const std::weak_ptr<HostSession> weak = session;
   return std::make_unique<Connections>(
       Connections::Options{.member = {.job_id = who.job_id,
@@ -113,7 +116,8 @@ std::unique_ptr<Connections> open_connections(const LaunchEnvironment& who, cons
                                       .attempt = who.attempt},
                            .token = store.token,
                            .listen_on = interface.address,
-                           .on_failure = [weak](const Failure& failure) {
+                           .on_failure = [weak, lost](const Failure& failure) {
+                             if (!failure.fault && !failure.left) lost->add(failure.rank);
                              if (const auto strong = weak.lock()) strong->page().report(failure);
                            }});
 }
@@ -129,9 +133,10 @@ void describe_job(HostsContext& context, const BackendChoice& choice, const Rank
 }
 
 void connect_hosts(HostsContext& context, const std::shared_ptr<HostSession>& session, int me,
-                   Deadline deadline) {
+                   Deadline deadline, const std::function<void()>& look) {
   context.connections->connect(remote_ranks(context, me), deadline, [&] {
     session->throw_if_peer_lost("init_process_group: connecting to the ranks of other hosts");
+    look();
   });
   std::vector<bool> is_here;
   for (const int place : context.places)
@@ -187,7 +192,7 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options, const
   const NetworkInterface interface = choose_interface(wanted, one_host ? "127.0.0.1" : store.host);
   joined.why += fmt::format("; by {} {}", interface.name, interface.address);
   auto context = std::make_shared<HostsContext>();
-  context->connections = open_connections(who, store, interface, joined.session);
+  context->connections = open_connections(who, store, interface, joined.session, context->lost);
   mine.address = context->connections->address();
   table = exchange_rank_info(*store.store, keys + "lines/", mine, who.world_size, deadline, late);
   describe_job(*context, choice, table, joined.session);
@@ -197,7 +202,10 @@ JoinedHosts join_hosts(LaunchEnvironment& who, const InitOptions& options, const
                      .store = store.store,
                      .world = world_for(choice.engine, who, options),
                      .keys = keys + "engine/"};
-  connect_hosts(*context, joined.session, who.rank, deadline);
+  const auto* const watched = dynamic_cast<const WatchedStore*>(options.store.get());
+  connect_hosts(*context, joined.session, who.rank, deadline, [&] {
+    if (watched != nullptr) watched->look();
+  });
   joined.context = std::move(context);
   return joined;
 }

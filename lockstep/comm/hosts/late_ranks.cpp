@@ -43,7 +43,7 @@ void LateRanks::look_for_rank_0(const std::string& job) {
   look([&] {
     try {
       if (!speaker_) speaker_ = take_abstract_name("waits for rank 0 of " + job);
-    } catch (const Error&) {  // Such as too many open files; a superfluous warning does no harm.
+    } catch (const Error&) {  // Such as too many open files; a superfluous warning is harmless.
       return std::vector<int>{0};
     }
     return speaker_ ? std::vector<int>{0} : std::vector<int>();

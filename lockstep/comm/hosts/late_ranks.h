@@ -23,8 +23,8 @@ class LateRanks {
   // Sets where it expects the others, such as "the store at node1:29400".
   void expect_at(std::string place) { place_ = std::move(place); }
 
-  // Call it in the loop of a wait. At due(), the first of the ranks that have come warns of those
-  // of `size` that have not.
+  // Call it in the loop of a wait. At due(), the first rank that has come warns of those of `size`
+  // that have not.
   void look_for_all(int size, const std::function<bool(int rank)>& has_come);
 
   // The same for rank 0, where ranks find each other only through it. One rank of `job` on this

@@ -1,7 +1,6 @@
-// Keeps connections of worlds that this process has left until ranks of other hosts have read all
-// data.
+// Keeps connections of worlds that this process has left.
 //
-// Thread safety: any thread may call any function.
+// Thread safety: any thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,8 +11,8 @@
 
 namespace lockstep::comm {
 
-// Keeps `context` until no rank needs it. The end of the process waits for readers on other hosts,
-// at most a second.
+// Keeps `context` until ranks of other hosts have read all data. The end of the process waits for
+// readers on other hosts, at most a second.
 void keep_for_others(std::shared_ptr<HostsContext> context);
 
 // Releases the contexts that no rank needs any more.

@@ -78,7 +78,8 @@ ProcessGroup join_by_ordered_engine(const Rank& rank) {
   Activity& activity = joined.session->page().activity(rank.rank);
   ProcessGroup::State::Parts parts;
   parts.identity = {.name = "world", .rank = rank.rank, .size = rank.world_size};
-  parts.in_job = std::make_shared<RankInJob>(std::shared_ptr<Activity>(joined.session, &activity));
+  parts.rank_context =
+      std::make_shared<RankContext>(std::shared_ptr<Activity>(joined.session, &activity));
   std::vector<int> ranks(static_cast<std::size_t>(rank.world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
   parts.backend =

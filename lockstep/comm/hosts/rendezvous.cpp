@@ -48,7 +48,6 @@ bool same_backend(const std::string& one, const std::string& other) {
   return one == other || (is_shared_memory(one) && is_shared_memory(other));
 }
 
-// The ranks whose settings differ from the rest.
 struct Difference {
   std::string text = {};
   std::vector<int> ranks = {};
@@ -75,9 +74,10 @@ Difference difference(HostSession& session) {
     if (other_size || other_backend) found.ranks.push_back(rank);
   }
   if (!sizes.empty())
-    found.text = fmt::format("{}{} {} (WORLD_SIZE)", sizes,
+    found.text = fmt::format("{}{} {} (WORLD_SIZE); to do: {}", sizes,
                              session.has_agent() ? "the launcher has started" : "rank 0 expects",
-                             page.world_size());
+                             page.world_size(),
+                             "leave WORLD_SIZE as the launcher sets it, or start as many ranks");
   else if (!backends.empty())
     found.text =
         fmt::format("rank {} asks for backend '{}'{}", asked_first, shown(first), backends);
@@ -99,7 +99,7 @@ class Pause {
   std::chrono::milliseconds next_{1};
 };
 
-// As Store::wait(); calls `look` meanwhile.
+// As Store::wait(), with calls of `look`.
 std::string wait_for(Store& store, const std::string& key, Deadline deadline, const LateRanks& late,
                      const std::function<void()>& look) {
   while (late.due() < deadline) {
@@ -118,11 +118,11 @@ constexpr std::size_t longest_text = 4096;  // Bytes.
 // Others wait longer than rank 0, which reports the missing ranks to them.
 constexpr std::chrono::seconds time_for_notices{2};
 
-// For ranks to accept a proposal that rank 0 makes at its deadline. In the rest of time_for_notices
-// they receive why there is no start.
+// For ranks to accept a proposal made at rank 0's deadline. In the rest of time_for_notices they
+// receive why there is no start.
 constexpr std::chrono::milliseconds time_to_accept{700};
 
-// For ranks that have started at the last moment.
+// For ranks started at the last moment.
 constexpr std::chrono::seconds time_to_describe{1};
 
 std::vector<int> ranks_in(const Json& json, std::size_t size) {
@@ -137,13 +137,13 @@ std::string names_of_missing(std::size_t world_size, double seconds,
                      fmt::join(missing, ", "));
 }
 
-// Rank 0 proposes a start to the values in the store, some of which may be of an earlier start. A
-// rank that finds its own value in the proposal accepts, with the number of ranks that it expects.
-// When all have accepted, rank 0 begins the start. When a value has changed since, rank 0 proposes
+// Rank 0 proposes a start to the values in the store, some of which may be of an earlier start.
+// A rank whose own value is in the proposal accepts, with the number of ranks that it expects.
+// When all have accepted, rank 0 begins the start. If a value has changed since, rank 0 proposes
 // again.
 //
-// A proposal may also contain why there is no start. Rank 0, with which the store may end, then
-// waits until ranks that have come have read it.
+// A proposal may also contain why there is no start. Rank 0 then waits until ranks that have come
+// have read it.
 class StartRendezvous {
  public:
   StartRendezvous(Store& store, std::string prefix, int rank, int world_size, LateRanks& late)
@@ -200,7 +200,7 @@ class StartRendezvous {
     return std::chrono::duration<double>(std::min(Clock::now(), until) - began_).count();
   }
 
-  // Each rank's latest value; empty for those that do not come before the deadline.
+  // Each rank's latest value; empty for those absent at the deadline.
   std::vector<std::string> everybody(Deadline deadline) {
     std::vector<std::string> here{mine_};
     for (std::size_t rank = 1; rank < size_; ++rank) {
@@ -248,7 +248,7 @@ class StartRendezvous {
     throw Error(Fault::timeout, names_of_missing(size_, waited(deadline), missing), missing);
   }
 
-  // The number of ranks that a rank expects; empty until it has read the proposal.
+  // A rank's expected number of ranks; empty until it has read the proposal.
   std::optional<std::string> size_told(const std::string& start, std::size_t rank) {
     return store_.find(acceptance(start, rank));
   }
@@ -274,7 +274,7 @@ class StartRendezvous {
         {static_cast<int>(rank_)});
   }
 
-  // If ranks are missing, the others report how many they expect: a different number explains the
+  // If ranks are missing, the others report how many they expect: another number explains the
   // absence.
   bool all_accept(const std::string& start, const std::vector<std::string>& here,
                   Deadline deadline) {
@@ -354,7 +354,7 @@ std::string key_of(const std::string& prefix, int rank) {
   return fmt::format("{}rank/{}", prefix, rank);
 }
 
-// Errors: misuse when another process has stored its RankInfo as this rank.
+// Errors: misuse when another process is stored as this rank.
 void put_down(Store& store, const std::string& prefix, const RankInfo& mine) {
   const std::string info = to_json(mine).dump();
   const std::string there = store.compare_set(key_of(prefix, mine.rank), "", info);

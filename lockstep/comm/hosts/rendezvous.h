@@ -17,12 +17,11 @@ namespace lockstep::comm {
 
 // --- On one host ---------------------------------------------------------------------------------
 
-// Errors: mismatch, with each rank's settings, when ranks of this host that have come differ in the
-// number of ranks or the backend. Blocking: only before that Error, for at most 2 s, until all can
-// see it too.
+// Errors: mismatch, with the settings that differ, when present ranks of this host disagree on the
+// number of ranks or the backend. Blocking: only then, until all can see it, for at most 2 s.
 void require_agreement(HostSession& session);
 
-// As require_agreement(), until all ranks have come. Errors: also timeout, with the missing ranks;
+// As require_agreement(), until all have come. Errors: also timeout, with the missing ranks;
 // peer_lost.
 void await_agreement(HostSession& session, Deadline deadline, LateRanks& late);
 
@@ -33,14 +32,14 @@ bool is_shared_memory(std::string_view backend);
 
 // --- In the store --------------------------------------------------------------------------------
 
-// Collective: returns a name that all ranks of this start of the job get, and no others ever had.
-// Necessary for a store that outlives a start, such as torchrun's, whose agents count restarts
-// separately. Ranks of an earlier start must have ended. Keys begin with `prefix`.
+// Collective: returns a name, equal on all ranks of this start of the job and never used before.
+// For a store that outlives a start, such as torchrun's: its agents' counts of restarts may differ.
+// Ranks of an earlier start must have ended. Keys begin with `prefix`.
 // Blocking: until all have come.
 // Errors: timeout, on all ranks and with all missing ranks; corrupt; the store's. Mismatch when two
 // processes are the same rank, or expect different numbers of ranks. Ranks that rank 0 does not
-// expect wait until the deadline instead. Rank 0 throws when the others have the reason, or 3 s
-// later, because the store may end with it.
+// expect wait until 2 s after the deadline. Before it throws, rank 0 waits up to 2 s until the
+// others have read the reason: the store may end with it.
 std::string agree_on_start(Store& store, const std::string& prefix, int rank, int world_size,
                            Deadline deadline, LateRanks& late);
 
@@ -48,7 +47,7 @@ struct RankInfo {
   int rank = 0;
   int pid = 0;
   std::string host;          // For messages only.
-  std::string place;         // Equal for ranks that can share memory: this_place().
+  std::string place;         // this_place().
   std::string address = {};  // Set once its Connections are open.
   std::string backend;
   // Why each engine that the backend may use cannot run here; empty if it can.
@@ -66,8 +65,8 @@ struct RankTable {
 };
 
 // Collective: returns the descriptions of all ranks. Blocking: until all have come. Errors:
-// timeout, on all ranks and with all missing ranks; misuse for a rank that another process has;
-// corrupt; the store's.
+// timeout, on all ranks, with the missing ones if rank 0 has come; misuse for a rank that another
+// process has; corrupt; the store's.
 RankTable exchange_rank_info(Store& store, const std::string& prefix, const RankInfo& mine,
                              int world_size, Deadline deadline, LateRanks& late);
 

@@ -29,7 +29,7 @@ std::string start_of(Store& store, int rank, int world_size, Deadline deadline) 
   return agree_on_start(store, "job/", rank, world_size, deadline, late);
 }
 
-// Returns the start that each rank gets; the ranks come one after the other in this order.
+// Returns the start that each rank gets; the ranks come one by one in this order.
 std::set<std::string> starts_of(Store& store, const std::vector<int>& order) {
   std::vector<std::string> starts(order.size());
   {
@@ -63,8 +63,10 @@ TEST(AgreeOnStart, NamesAllWhoAreMissingToAllWhoCame) {
     if (!is_first_start) starts_of(store, {0, 1, 2, 3});
     std::vector<std::string> texts(2);
     std::vector<std::jthread> ranks;
+    const auto earlier = store.find("job/here/1");
     for (const int rank : {0, 1})
       ranks.emplace_back([&, rank] {
+        while (rank == 0 && store.find("job/here/1") == earlier) std::this_thread::sleep_for(1ms);
         EXPECT_EQ(fault_of([&] { start_of(store, rank, 4, in(300ms)); },
                            &texts[static_cast<std::size_t>(rank)]),
                   Fault::timeout);
@@ -164,6 +166,7 @@ TEST(AgreeOnStart, Rank0ThrowsOnlyWhenTheOthersKnowWhoIsMissing) {
   {
     std::jthread rank_1(
         [&] { EXPECT_EQ(fault_of([&] { start_of(slow, 1, 3, in(30s)); }), Fault::timeout); });
+    while (!store.find("job/here/1")) std::this_thread::sleep_for(1ms);
     EXPECT_EQ(fault_of([&] { start_of(store, 0, 3, in(100ms)); }), Fault::timeout);
     slow.rank_0_has_ended = true;
   }

@@ -20,7 +20,7 @@ Scratch make_scratch(std::size_t bytes) {
   return std::make_unique_for_overwrite<std::byte[]>(bytes);
 }
 
-// Bytes reduced at a time; also the size of the scratch memory.
+// Bytes reduced at a time, and of scratch memory.
 constexpr std::size_t chunk_bytes = 4 << 20;
 
 class Composition {

@@ -1,6 +1,6 @@
 // The reductions as plain loops that the compiler vectorizes. kernels_*.cpp and reduce.cpp define
 // the namespace LOCKSTEP_KERNELS, include this once, and are built for one instruction set each.
-// Never call an inline function of another header here: the linker keeps a single one for the whole
+// Never call another header's inline function here: the linker keeps a single one for the whole
 // library, which might contain AVX-512. Intrinsics and builtins are safe.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -166,8 +166,6 @@ template <class Op, class Sum>
   }
 }
 
-// --- The reductions ------------------------------------------------------------------------------
-
 // For two sources. With one target, x and y are the same.
 template <class Type, class Op, int targets>
 void reduce_two(const std::byte* a, const std::byte* b, std::byte* x, std::byte* y,
@@ -209,8 +207,6 @@ void reduce(const std::byte* const* sources, int source_count, std::byte* const*
                        size * sizeof(typename Type::Stored));
   }
 }
-
-// --- Which reduction does what -------------------------------------------------------------------
 
 template <class Type>
 ReduceFunction of_floats(ReduceOp op) {

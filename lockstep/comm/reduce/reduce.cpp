@@ -30,7 +30,7 @@ void multiply(void* data, std::size_t count, int ranks) {
   for (std::size_t i = 0; i < count; ++i) values[i] *= factor;
 }
 
-// Averages the sums with zeros: the kernels implement the rounding of all types.
+// Averages the sums with zeros: the kernels implement all types' rounding.
 void average_with_zeros(const Buffer& sums, int ranks) {
   static constexpr std::array<std::byte, 4096> zeros{};
   std::vector<const std::byte*> sources(static_cast<std::size_t>(ranks), zeros.data());

@@ -2,7 +2,7 @@
 //
 // DType and ReduceOp (core/buffer.h) define the arithmetic. A NaN becomes a quiet one. An integer
 // average divides the wrapped sum, as in NCCL. For booleans, max and bor are "or"; min and band are
-// "and". Every instruction set gives the same bits, except inside a NaN.
+// "and". All instruction sets give the same bits, except inside a NaN.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,12 +15,12 @@
 namespace lockstep::comm {
 
 // Combines element i of all sources, in order, into element i of all targets, for i < count. There
-// is at least one source; an average divides by source_count. A target may be one of the sources;
-// any other overlap is forbidden. No alignment.
+// is at least one source; an average divides by source_count. A target may be a source; any other
+// overlap is forbidden. Any alignment.
 using ReduceFunction = void (*)(const std::byte* const* sources, int source_count,
                                 std::byte* const* targets, int target_count, std::size_t count);
 
-// The fastest kernel for this processor. Null when the pair is not supported.
+// The fastest kernel for this processor. Null for an unsupported pair.
 ReduceFunction reduce_function(DType dtype, ReduceOp op);
 
 // Makes averages of sums. Multiplies floats by 1 / ranks; rounds float16 and bfloat16 once more.

@@ -130,7 +130,7 @@ Bytes expected(ReduceOp op, const std::vector<const std::byte*>& sources, std::s
   return result;
 }
 
-// The first element in which the arrays differ by more than the bits of a NaN; count if none does.
+// The first element that differs by more than a NaN's bits; count if none does.
 template <class Element>
 std::size_t first_difference(const std::byte* a, const std::byte* b, std::size_t count) {
   constexpr std::size_t size = sizeof(typename Element::Stored);
@@ -144,8 +144,8 @@ std::size_t first_difference(const std::byte* a, const std::byte* b, std::size_t
   return count;
 }
 
-// Fills with test values. Booleans get bytes other than 0 and 1; floats get some infinities, NaNs
-// and subnormal numbers.
+// Booleans get bytes other than 0 and 1; floats get some infinities, NaNs and subnormal
+// numbers.
 template <class Element>
 void fill(std::byte* array, std::size_t count, Random& random) {
   for (std::size_t i = 0; i < count; ++i) {

@@ -46,15 +46,14 @@ bool outnumber_cores(const GroupSegment& segment, int ranks) {
   return CPU_COUNT(&all) < ranks;
 }
 
-// Ranks in the whole group, for messages.
 std::vector<int> numbers_of(const Peers& peers, const std::vector<int>& ranks) {
   std::vector<int> numbers;
   for (const int rank : ranks) numbers.push_back(peers.number(rank));
   return numbers;
 }
 
-// The living rank of this host that aborted the group because its last handle was destroyed. The
-// job's report names that rank, by `Failure::ranks`, if this process ends because of it.
+// The living rank of this host that aborted the group by destroying its last handle. The job's
+// report names that rank, by `Failure::ranks`, if this process ends because of it.
 Failure failure_of(const GroupSegment::Common& common, Peers& peers) {
   const int slot = peers.slot(common.giver);
   Failure failure{.rank = slot, .host = host_name(), .pid = common.pid};
@@ -65,8 +64,8 @@ Failure failure_of(const GroupSegment::Common& common, Peers& peers) {
   return failure;
 }
 
-// Whether the lost rank may have aborted the group before it ended. A killed rank has not. The
-// reason of a rank whose connection has ended came before the end.
+// Whether the lost rank may have aborted the group before its end. A killed rank has not. If its
+// connection has ended, the reason came before.
 bool may_have_aborted(const Error& loss) {
   const auto& failure = loss.failure();
   if (!failure) return true;
@@ -139,9 +138,7 @@ void Barrier::step(const Collective& collective) {
             /*in_call=*/true);
 }
 
-// With a core for each rank, every rank polls every flag: the latency is one cache line transfer.
-// With fewer cores, the last rank wakes all others together. Returns the last rank, if this rank
-// waited for it.
+// docs/algorithms.md describes both branches. Returns last_to_enter().
 template <class FlagOf>
 std::optional<int> Barrier::await_all(FlagOf flag_of, std::uint32_t target,
                                       const Collective& collective, bool in_call) {
@@ -231,7 +228,7 @@ std::string Barrier::describe(const std::vector<int>& absent) const {
   return text;
 }
 
-// Waits up to `limit`. Other processes write this memory too, so impossible numbers are left out.
+// Other processes write this memory too, so impossible numbers are omitted.
 std::optional<AbortReason> Barrier::abort_reason(std::chrono::milliseconds limit) const {
   constexpr std::chrono::milliseconds pause{1};
   const auto& common = segment_.common();
@@ -272,12 +269,14 @@ void Barrier::throw_if_waited_in_vain(const std::vector<int>& absent,
   // Ranks that aborted because of a stopped rank on this host cannot see that it is stopped.
   const bool stalled =
       std::ranges::any_of(absent, [&](int peer) { return peers_->stall_of(peer).has_value(); });
-  if (why->fault == Fault::timeout || (why->fault == Fault::aborted && stalled))
-    throw GroupAborted(text(), *why);
+  if (why->fault != Fault::timeout && !(why->fault == Fault::aborted && stalled)) return;
+  // Otherwise the reason describes them.
+  const bool adds = stalled || !std::ranges::includes(why->ranks, numbers_of(*peers_, absent));
+  throw GroupAborted(adds ? text() : context, *why);
 }
 
-// A rank leaves after all of its calls, so a rank that has left and is absent never comes. If the
-// group was aborted before, that reason takes precedence.
+// A rank leaves after its last call: an absent rank that has left never comes. An earlier abort's
+// reason takes precedence.
 template <class Absent>
 void Barrier::throw_if_they_left(Absent absent, const std::string& context) const {
   std::vector<int> left;

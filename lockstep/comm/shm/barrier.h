@@ -1,11 +1,10 @@
 // Where the ranks of one group wait for each other.
 //
-// If each rank has a core, a waiting rank first spins for some tens of microseconds, and for longer
-// in step(). Otherwise it calls sched_yield(). Then it sleeps, or at once if the awaited rank
-// is on its core. Each sleep ends within 20 ms to check for lost peers, an abort and the deadline.
+// docs/algorithms.md describes when a rank spins, yields and sleeps. Each sleep ends within 20 ms
+// to check for lost peers, an abort and the deadline.
 //
-// Thread safety: one thread at a time for enter() and step(); any thread for await_doorbell() and
-// abort().
+// Thread safety: one thread at a time for enter(), step(), entries and report_stalled(); any thread
+// for the rest.
 // Errors: peer_lost, also for ranks that have left; GroupAborted; timeout, with all absent ranks.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -27,7 +26,7 @@ namespace lockstep::comm {
 
 class Barrier {
  public:
-  // Returns once all ranks have made their Barrier. Aborts the group before it throws. Calls
+  // Returns once all ranks have made their Barrier. Aborts the group before throwing. Calls
   // `watch`, which may throw.
   Barrier(std::shared_ptr<Peers> peers, const GroupSegment& segment, std::string group,
           std::chrono::milliseconds timeout, std::function<void()> watch);
@@ -43,11 +42,11 @@ class Barrier {
   // Blocks until all ranks have reached the same step of the operation.
   void step(const Collective& collective);
 
-  // This rank's entry for the next enter(), and a rank's entry for the last one.
+  // This rank's entry for the next enter(), and a rank's for the last.
   RankBlock::Entry& next_entry() const { return segment_.block(rank_).entry[(entries_ + 1) & 1]; }
   const RankBlock::Entry& entry(int rank) const { return segment_.block(rank).entry[entries_ & 1]; }
 
-  // Sleeps until this rank's doorbell differs from `seen`, for `time` at most.
+  // Sleeps for at most `time`, until this rank's doorbell differs from `seen`.
   void await_doorbell(std::uint32_t seen, std::chrono::nanoseconds time);
   void ring(int rank) const;
   std::uint32_t doorbell() const { return segment_.block(rank_).doorbell.value.load(); }
@@ -59,17 +58,17 @@ class Barrier {
   void leave() const;
   bool has_left(int rank) const { return segment_.block(rank).left.load() != 0; }
 
-  // Ranks of this host that wait in this barrier throw timeout at once and name the absent ranks.
+  // Ranks that wait in this barrier throw timeout within 20 ms and name the absent ranks.
   void report_absent() const { segment_.common().is_awaited_in_vain.store(1); }
 
-  // Whether the group was aborted. Very cheap.
+  // Very cheap.
   bool is_aborted() const { return segment_.common().abort_state.load() == 2; }
 
-  // Logs, once per rank, which of them are stopped; `context` begins the message.
+  // Logs, once per stop, which of `absent` are stopped; `context` begins the message.
   void report_stalled(const std::vector<int>& absent, const std::string& context);
 
-  // Throws when the group is over; `context` begins the message. In a group of several hosts, waits
-  // up to 0.2 s for the reason of a rank that has ended.
+  // Throws if a rank was lost or the group aborted; `context` begins the message. With several
+  // hosts, waits up to 0.2 s for the reason of a rank that ended, unless killed.
   void throw_if_over(const std::string& context) const;
   void throw_if_over(const Collective& collective) const { throw_if_over(context(collective)); }
 
@@ -98,7 +97,7 @@ class Barrier {
   CoreSharing shares_core_;
   CoreSharing shares_core_in_messages_;
   std::function<void()> watch_;  // Until all ranks have made their Barrier.
-  bool crowded_ = true;          // More ranks than cores, or not known yet.
+  bool crowded_ = true;          // Until it is known.
   int spins_ = 0;
   std::uint32_t entries_ = 0;
   std::uint32_t steps_ = 0;

@@ -61,7 +61,7 @@ bool CoreSharing::meet(int peer) {
 }
 
 // To the next core where no rank of the group was. Restricting the affinity moves the thread;
-// restoring it does not move it back.
+// restoring it does not.
 void CoreSharing::move() {
   cpu_set_t allowed;
   if (::sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;

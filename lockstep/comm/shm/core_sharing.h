@@ -1,8 +1,7 @@
 // Detects ranks of a group on one core, and moves them apart. Collectives and messages, which may
-// use different threads, have an object each.
+// use different threads, have one object each.
 //
-// Unbound ranks may stay on one core. A rank that spins there keeps the awaited rank from running,
-// so it must sleep at once (docs/internals/communication.md).
+// docs/internals/communication.md gives the reason and measurements.
 //
 // Thread safety: one thread of the rank may call with(), any thread the other members.
 
@@ -20,20 +19,20 @@ namespace lockstep::comm {
 
 class CoreSharing {
  public:
-  // Ranks publish their core in `core` of their blocks; before note(), this rank has none.
-  // `segment` must outlive it.
+  // Ranks publish their core in `core` of their blocks, this rank with note(). `segment` must
+  // outlive it.
   CoreSharing(const GroupSegment& segment, std::atomic<std::int32_t> RankBlock::*core, int rank,
               int size);
 
   // Publishes the core of this thread, and returns it.
   int note() const;
 
-  // Whether this thread is on the core where `peer` was at its last call or wait. After many such
-  // calls in a row, moves the thread to another allowed core; its affinity stays. Moves are at
-  // least 50 ms apart, doubled by each until the rank has been apart for many calls.
+  // Whether this thread is on the core that `peer` published last. After many true results in a
+  // row, moves the thread to another allowed core and keeps its affinity mask. The least pause
+  // between moves, 50 ms, doubles in each move but the first. Many false results in a row reset it.
   bool with(int peer);
 
-  // As with(), for any peer. False for a thread that calls it while another one does.
+  // As with(), for any peer. False while another thread calls it.
   bool with_any();
 
  private:
@@ -47,7 +46,7 @@ class CoreSharing {
   std::atomic<std::int32_t> RankBlock::*const core_;
   const int rank_;
   const int size_;
-  std::mutex looking_;  // Guards the members below, in with_any().
+  std::mutex looking_;  // Guards the members below in with_any(). Only one thread calls with().
   int met_ = 0;         // Calls in a row.
   int apart_ = 0;       // Calls in a row, counted up to a limit.
   Clock::time_point moved_at_ = {};

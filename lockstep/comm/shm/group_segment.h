@@ -1,6 +1,6 @@
 // The shared memory of one group: flags to wait on, each rank's call, and staging buffers.
 //
-// Thread safety: in each rank, one thread for its entries and steps, another one for its pipes.
+// Thread safety: in each rank, one thread for entries and steps, another for pipes.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,7 +19,7 @@
 
 namespace lockstep::comm {
 
-// A counter that only grows, modulo 2^32, on which other ranks wait.
+// A counter that only grows, modulo 2^32, on which ranks wait.
 struct Flag {
   std::atomic<std::uint32_t> value;
   std::atomic<std::uint32_t> sleepers;  // Waiters that may sleep on `value`.
@@ -29,32 +29,32 @@ struct Flag {
   }
 };
 
-// One rank's block. Only that rank writes it, except Flag::sleepers and `doorbell`.
+// Only its rank writes it, except Flag::sleepers, `doorbell` and `pipes`.
 struct RankBlock {
   // The flag's release store publishes the other members, which share its cache line. Two entries
-  // alternate: a rank may enter the next call while another one still reads the last entry.
+  // alternate: a rank may enter the next call while another still reads the last entry.
   struct alignas(64) Entry {
     Flag arrived;
-    std::uint64_t input;  // Location: see Regions. 0 if peers cannot reach it.
+    std::uint64_t input;  // Location: see Regions. 0 if peers must not use it.
     std::uint64_t output;
     Signature signature;
   };
 
   Entry entry[2];
   alignas(64) Flag step;
-  std::atomic<std::uint32_t> could_not_read;  // 1 if it failed to read a peer.
+  std::atomic<std::uint32_t> could_not_read;  // 1 if it failed to read a peer in its last try.
   std::uint64_t reduced;               // Elements of its slice that hold the result: see InPlace.
   std::uint64_t number;                // 0 if peers must not read its memory: see PeerMemory.
   std::uint64_t number_at;             // Its address in the rank's own memory.
-  alignas(64) Flag doorbell;           // Rung by peers that have moved a message.
+  alignas(64) Flag doorbell;           // Rung by peers that move a message or leave.
   std::atomic<std::uint32_t> left;     // 1 once the rank makes no more calls.
   std::atomic<std::uint32_t> refused;  // 1 when the rank could not do its part: see `reason`.
   std::atomic<std::int32_t> core;      // Core of its last call or wait.
   std::atomic<std::int32_t> message_core;  // Core of its last wait for a message.
-  char reason[224];                        // If calls differ, this rank's label.
+  char reason[224];                        // This rank's label if calls differ; or why it refused.
   std::uint64_t region;                    // Region that the group allocates: rank 0's.
   cpu_set_t cores;                         // It may run on these.
-  // A bit for each receiver of a delivered pipe: see ShmPipes.
+  // A bit for each receiver whose pipe is claimed: see ShmPipes.
   std::atomic<std::uint64_t> pipes[16];
 };
 
@@ -63,8 +63,8 @@ class GroupSegment {
   // Most data that a rank writes at a time.
   static constexpr std::size_t chunk_bytes = 128 << 10;
 
-  // Size of each rank's staging buffer, a ring. It should exceed a second-level cache (see
-  // ownership.h); all of them together should fit the last-level cache.
+  // Size of each rank's staging buffer, a ring. It should exceed a second-level cache
+  // (ownership.h); all together should fit the last-level cache.
   static std::size_t staging_bytes(int ranks) {
     return chunk_bytes * std::clamp<std::size_t>(128 / static_cast<std::size_t>(ranks), 4, 16);
   }
@@ -88,10 +88,10 @@ class GroupSegment {
     char call[256];
     char reason[500];
     std::uint64_t number;                           // Random. Written by rank 0 before it arrives.
-    std::atomic<std::uint32_t> is_awaited_in_vain;  // Barrier::report_absent() was called.
+    std::atomic<std::uint32_t> is_awaited_in_vain;  // A rank of another host waited too long.
   };
 
-  // Bytes before the staging buffers, in whole pages: each rank reserves its own buffer.
+  // Bytes before the staging buffers: whole pages, because each rank reserves its buffer's pages.
   static std::size_t head_bytes(int ranks) {
     return whole_pages(sizeof(Common) + static_cast<std::size_t>(ranks) * sizeof(RankBlock));
   }

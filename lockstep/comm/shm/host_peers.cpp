@@ -95,7 +95,7 @@ SharedMemory HostPeers::take(const std::string& key, std::size_t bytes) {
   return memory ? attach(key, bytes, std::move(memory)) : nullptr;
 }
 
-// Each system call also reads the mark: the process is not another one with this pid, or after
+// Each system call also reads the mark: the process is not another with this pid, or after
 // exec().
 bool HostPeers::read(int rank, const Mark& mark, std::byte* to, std::uint64_t from,
                      std::size_t bytes) {
@@ -142,7 +142,7 @@ std::optional<std::string> HostPeers::stall_of(int rank) {
   Pulse& pulse = pulses_[static_cast<std::size_t>(rank)];
   const auto now = Clock::now();
   const std::uint64_t heartbeat = activity(rank).heartbeat.load(std::memory_order_relaxed);
-  // If the last check was long ago, this process itself may have been stopped.
+  // If the last check was long ago, this process may have been stopped.
   const bool fresh = now - pulse.looked > missed_some;
   pulse.looked = now;
   if (fresh || heartbeat != pulse.heartbeat) {

@@ -63,7 +63,7 @@ class HostPeers final : public Peers {
 
   const std::shared_ptr<HostSession> session_;
   const std::shared_ptr<RegionTable> regions_;
-  const std::vector<int> slots_;  // Slots in the job control block, by rank.
+  const std::vector<int> slots_;  // By rank.
   const std::vector<int> numbers_;
   const bool is_part_;
   int rank_ = 0;

@@ -13,12 +13,12 @@ namespace {
 // Larger groups were not measured.
 constexpr int most_readers = 4;
 
-// Below these sizes, copies through staging buffers take less time than a system call.
+// Below these sizes, copies through staging buffers are faster than a system call.
 constexpr std::size_t least_part_read = std::size_t{32} << 10;
 constexpr std::size_t least_broadcast_read = std::size_t{64} << 10;
 
 // Most data to read when several ranks read the same, or one rank reads for all. Above, staging
-// buffers are faster: they stay in cache, and the other cores do half of the work.
+// buffers are faster: they stay in cache, and other cores do half the work.
 constexpr std::size_t most_read_together = std::size_t{512} << 10;
 constexpr std::size_t most_read_by_one = std::size_t{1} << 20;
 
@@ -146,8 +146,7 @@ void InPlace::reduce_slice(const Collective& collective) {
   reduction_.run(signature, slice.count());
 }
 
-// Reduces this rank's slice, then copies the parts of other slices that their ranks could reduce.
-// The rest is not changed.
+// Reduces this rank's slice, then copies the reduced parts of other slices. The rest is unchanged.
 bool InPlace::all_reduce_outside(const Collective& collective) {
   const bool is_reduced = reduce_slice_outside(collective);
   barrier_.step(collective);
@@ -199,7 +198,7 @@ void InPlace::reduce_part(const Collective& collective) {
   reduction_.run(collective.signature, mine.count());
 }
 
-// Copies elements of `peer`, starting at `from`, to elements `to` of the output.
+// Copies elements of `peer` from `from` on to elements `to` of the output.
 bool InPlace::fetch(const Collective& collective, int peer, std::uint64_t location,
                     std::size_t from, Range to) const {
   const std::size_t element = size_of(collective.signature.dtype);

@@ -1,5 +1,5 @@
-// Collectives in which every rank works on its peers' buffers: on registered memory, or on memory
-// that it reads through the kernel.
+// Collectives in which every rank works on its peers' buffers: registered memory, or memory read
+// through the kernel.
 //
 // Thread safety: one thread only.
 

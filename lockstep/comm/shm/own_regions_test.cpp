@@ -223,11 +223,17 @@ Outcome outcome_of(const ProcessGroup& group, const RegisteredMemory& memory,
   return {};
 }
 
+// Waits until another thread of this rank has entered a call of the group.
+void await_call(const ProcessGroup& group) {
+  wait_until([&] { return group.flight_record().find("\"entered\"") != std::string::npos; });
+}
+
 // Rank 1 stops itself within the call, before its peers ask for its memory.
 void stop_within_a_call(const Rank& rank, const ProcessGroup& world) {
   const RegisteredMemory memory = world.allocate_local(bytes);
   const Work never = world.all_reduce_async(values_in(memory));
-  std::this_thread::sleep_for(500ms);
+  await_call(world);
+  std::this_thread::sleep_for(200ms);  // Peers now see that it has come.
   test::write_pid(rank.scratch);
   ::raise(SIGSTOP);
   std::this_thread::sleep_for(1min);  // It is killed.
@@ -256,15 +262,22 @@ Outcome call_with_a_stopped_rank(const Rank& rank, std::optional<ProcessGroup>& 
 const Ranks owner_killed("owner killed", [](const Rank& rank) {
   std::optional<ProcessGroup> world = init_process_group();
   if (rank.rank == 1) return stop_within_a_call(rank, *world);
+  const auto asks = rank.scratch / "asks";  // Rank 2 is in the call.
   const Outcome outcome = call_with_a_stopped_rank(rank, world, 20s, [&](pid_t owner) {
+    await_call(*world);
+    if (rank.rank == 2) {
+      std::ofstream(asks).put('1');
+      return;
+    }
+    wait_until([&] { return std::filesystem::exists(asks); });
     std::this_thread::sleep_for(300ms);
-    if (rank.rank == 0) ::kill(owner, SIGKILL);
+    ::kill(owner, SIGKILL);
   });
   EXPECT_EQ(outcome.fault, Fault::peer_lost) << outcome.text;
   ASSERT_TRUE(outcome.failure) << outcome.text;
   EXPECT_EQ(outcome.failure->rank, 1);
   EXPECT_EQ(outcome.failure->signal, SIGKILL);
-  EXPECT_LT(outcome.seconds, 5);
+  EXPECT_LT(outcome.seconds, 10);
   world.reset();
   EXPECT_EQ(mapped_regions(), 0);
 });
@@ -281,13 +294,19 @@ const Ranks owner_stopped("owner stopped", [](const Rank& rank) {
   if (rank.rank == 1) return stop_within_a_call(rank, *world);
   pid_t owner = 0;
   const Outcome outcome =
-      call_with_a_stopped_rank(rank, world, 2s, [&](pid_t stopped) { owner = stopped; });
+      call_with_a_stopped_rank(rank, world, 3s, [&](pid_t stopped) { owner = stopped; });
   EXPECT_EQ(outcome.fault, Fault::timeout) << outcome.text;
   EXPECT_EQ(outcome.ranks, std::vector<int>{1}) << outcome.text;
   EXPECT_NE(outcome.text.find("STOPPED"), std::string::npos) << outcome.text;
-  EXPECT_LT(outcome.seconds, 6);
+  EXPECT_LT(outcome.seconds, 10);
   world.reset();
-  if (rank.rank == 0) ::kill(owner, SIGKILL);
+  const auto over = rank.scratch / "over";  // Rank 2 waits no longer.
+  if (rank.rank == 2) {
+    std::ofstream(over).put('1');
+    return;
+  }
+  wait_until([&] { return std::filesystem::exists(over); });
+  ::kill(owner, SIGKILL);
 });
 
 TEST(OwnRegions, AnOwnerThatIsStoppedIsNamedAtTheEndOfTheTime) {

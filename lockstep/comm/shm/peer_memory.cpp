@@ -50,7 +50,7 @@ bool PeerMemory::is_readable() {
   return all;
 }
 
-// Permanent: ranks cannot distinguish a lack of memory from a kernel that refuses, and would start
+// Permanent: ranks cannot distinguish too little memory from a refusing kernel, and would start
 // over in each call.
 void PeerMemory::stop() {
   if (is_readable_.value_or(false)) tell("no longer reads");

@@ -1,7 +1,7 @@
 // Reads peers' unshared memory through the kernel: a single copy, where staging buffers need two.
 //
-// The kernel may refuse: Yama, a seccomp profile, or a process that is not dumpable. Each rank
-// therefore publishes a mark. A rank tries all peers first, and every read also reads the mark.
+// The kernel may refuse: Yama, a seccomp profile, or a process that is not dumpable. A rank
+// therefore tries all peers first. Every read also reads a mark (docs/algorithms.md).
 //
 // Thread safety: one thread only.
 
@@ -21,7 +21,7 @@ namespace lockstep::comm {
 
 class PeerMemory {
  public:
-  // With 0, ranks do not read each other's memory; 1 is the default.
+  // 0: ranks do not read each other's memory; 1 is the default.
   static constexpr const char* variable = "LOCKSTEP_READ_PEERS";
 
   // Publishes this rank's mark, unless `variable` is 0 or peers may not read. Call it before the
@@ -30,7 +30,7 @@ class PeerMemory {
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
 
-  // Whether this rank can read every peer's memory. The first call tries each peer, and logs the
+  // Whether this rank can read every peer's memory. The first call tries each peer and logs the
   // result.
   bool is_readable();
 

@@ -874,7 +874,7 @@ class Sum {
 };
 
 // Before a rank has died, or a test fails.
-constexpr int most_calls = 10'000;
+constexpr int most_calls = 1'000'000;
 
 template <class Call>
 void let_one_die(const Rank& rank) {
@@ -999,8 +999,8 @@ const Ranks dies_at_a_slice("dies at a slice",
 void expect_rank_1_to_die(const Ranks& ranks, int count) {
   for (int i = 0; i < 3; ++i) {
     const auto begin = std::chrono::steady_clock::now();
-    const auto exits = ranks.run(count, 20s);
-    EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
+    const auto exits = ranks.run(count, 30s);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 15s);
     EXPECT_EQ(exits[1].signal, SIGKILL);
     for (int survivor = 0; survivor < count; survivor += 2)
       EXPECT_EQ(exits[survivor].code, 0) << exits[survivor].output;

@@ -1,7 +1,7 @@
 // The ranks of one group that can share memory: processes of one host (host_peers.h) or threads of
 // one process (thread_peers.h).
 //
-// Thread safety: any thread may call any member.
+// Thread safety: any thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -45,8 +45,8 @@ class Peers {
   virtual RegionTable& regions() = 0;
 
   // Makes memory that the other ranks may fetch() under `key`, until withdraw(). Pages after the
-  // first `reserved` bytes need reserve_pages(). Errors: system when there is too little memory, or
-  // this process has too many open files.
+  // first `reserved` bytes need reserve_pages(). Errors: system for too little memory or too many
+  // open files.
   virtual SharedMemory offer(const std::string& key, std::size_t bytes, std::size_t reserved) = 0;
 
   // Makes fetch() fail with Error(system) and this reason.
@@ -54,21 +54,21 @@ class Peers {
 
   virtual void withdraw(const std::string& key) noexcept = 0;
 
-  // Like offer(), but valid only while the memory is mapped here, with all pages reserved.
+  // Like offer(), but only while the memory is mapped here, with all pages reserved.
   virtual SharedMemory hand_out(const std::string& key, std::size_t bytes) = 0;
 
-  // Blocks until `rank` has offered `key` or handed it out. `check` is called every 20 ms, even
-  // after that rank's process has ended, and may throw. Errors: timeout, with that rank; system
-  // when it has refused.
+  // Blocks until `rank` has offered or handed out `key`. Calls `check`, which may throw, at least
+  // every 20 ms, even after that process has ended. Errors: timeout, with that rank; system for its
+  // refusal or too many open files.
   virtual SharedMemory fetch(int rank, const std::string& key, std::size_t bytes, Deadline deadline,
                              const std::function<void()>& check) = 0;
 
-  // Makes memory for `rank`, which may take it even after this rank's process has ended. Errors: as
+  // Makes memory for `rank`, which may take it even after this process has ended. Errors: as
   // offer().
   virtual SharedMemory deliver(int rank, const std::string& key, std::size_t bytes) = 0;
 
-  // Another rank's delivery under `key`; null until it arrives. Errors: system when this process
-  // has too many open files.
+  // Another rank's delivery under `key`; null until it arrives. Errors: system for too many open
+  // files.
   virtual SharedMemory take(const std::string& key, std::size_t bytes) = 0;
 
   // Releases another rank's delivery, whether it has arrived or not.
@@ -80,7 +80,7 @@ class Peers {
   virtual bool may_read() const = 0;
 
   // Copies from a rank's address `from`. False if the kernel refuses, the memory does not exist or
-  // does not have `mark`, or the rank has ended. `to` is then undefined.
+  // lacks `mark`, or the rank has ended. `to` is then undefined.
   virtual bool read(int rank, const Mark& mark, std::byte* to, std::uint64_t from,
                     std::size_t bytes) = 0;
 
@@ -103,10 +103,10 @@ class Peers {
   // Such as "STOPPED (T): kill -CONT lets it go on"; nothing while the process runs or is dead.
   virtual std::optional<std::string> stall_of(int rank) = 0;
 
-  // The peers of a group of some of these ranks, with this one.
+  // The peers of a group of some of these ranks, including this one.
   virtual std::shared_ptr<Peers> among(const std::vector<int>& ranks) = 0;
 
-  // The job has ended in order: from now on, leaving is no failure.
+  // The job has ended in order: leaving is no failure.
   virtual void finish() = 0;
 
   // From now on, throw_if_lost() throws on all other ranks.

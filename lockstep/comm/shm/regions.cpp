@@ -29,14 +29,12 @@ void check_reachable(std::size_t stride) {
   check(stride <= offset_mask, "a region of registered memory is too large");
 }
 
-// A separate owner: the memory itself may have other owners.
+// A separate owner: the memory may have others.
 std::shared_ptr<const void> handle_of(SharedMemory memory) {
   return std::make_shared<const SharedMemory>(std::move(memory));
 }
 
 }  // namespace
-
-// --- RegionTable ---------------------------------------------------------------------------------
 
 RegionTable::RegionTable(int slot, int slots) : slot_(slot), slots_(slots) {}
 
@@ -78,8 +76,6 @@ void RegionTable::add_peers(std::uint64_t number, int slot, SharedMemory memory)
 }
 
 std::string RegionTable::key_of(std::uint64_t number) { return fmt::format("region {}", number); }
-
-// --- Regions -------------------------------------------------------------------------------------
 
 Regions::Regions(std::shared_ptr<Peers> peers, std::chrono::milliseconds timeout,
                  std::function<void(int rank)> watch)
@@ -158,7 +154,7 @@ std::byte* Regions::address(std::uint64_t location, int rank) {
   return part + (location & offset_mask);
 }
 
-// Common and own regions are in the table: this rank has located a buffer in them.
+// The region is in the table: this rank has located a buffer in it.
 std::byte* Regions::part_of(std::uint64_t number, int rank) {
   const int slot = peers_->slot(rank);
   const auto find = [&]() -> std::byte* {

@@ -1,8 +1,6 @@
 // Registered memory: where the parts of all ranks lie in this process.
 //
-// All groups of a job on this host share the regions of a session. A common region has a part for
-// each rank of the group that allocated it. A single rank allocates an own region, which peers map
-// when a collective first needs it.
+// Common and own regions: docs/internals/registered-memory.md.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,11 +27,11 @@ struct Region {
   std::size_t bytes;
   std::vector<std::byte*> parts;    // By slot; null for a rank without a part.
   std::weak_ptr<const void> owner;  // Expires with this rank's last handle.
-  SharedMemory kept = {};           // A peer's own region, which this process maps until the end.
+  SharedMemory kept = {};           // A peer's own region, mapped until the session ends.
 };
 
 // The regions that one rank has mapped in its session.
-// Thread safety: any thread may call any member.
+// Thread safety: any thread.
 class RegionTable {
  public:
   using All = std::vector<Region>;
@@ -47,11 +45,11 @@ class RegionTable {
 
   void add(Region region);
 
-  // Increases with each add().
+  // Increases with each new region.
   std::uint64_t version() const { return version_.load(std::memory_order_acquire); }
   std::shared_ptr<const All> all() const;
 
-  // Adds region `number`, which `slot` made as its own, unless another thread has.
+  // Adds `slot`'s own region `number`, unless another thread has.
   void add_peers(std::uint64_t number, int slot, SharedMemory memory);
 
   // Key of an own region's memory.
@@ -72,8 +70,8 @@ class RegionTable {
 // Thread safety: one thread only.
 class Regions {
  public:
-  // Calls `watch`, which may throw, while this rank waits for another rank's memory: `timeout` at
-  // most.
+  // address() waits at most `timeout` for another rank's memory, and meanwhile calls `watch`, which
+  // may throw.
   Regions(std::shared_ptr<Peers> peers, std::chrono::milliseconds timeout,
           std::function<void(int rank)> watch);
 
@@ -95,12 +93,12 @@ class Regions {
   static bool is_outside(std::uint64_t location);
   static std::uint64_t address_outside(std::uint64_t location);
 
-  // Equal on all ranks if they can work on these locations. All must lie in one common region, each
-  // in its rank's own region, or all in unregistered memory. 0 for location 0.
+  // Equal on all ranks if they can work on these locations: all in one common region, each in its
+  // rank's own region, or all unregistered. 0 for location 0.
   static std::uint64_t kind_of(std::uint64_t location);
 
-  // The location's address in this process. Blocks until the region is mapped. Errors: system;
-  // timeout, with that rank; those of `watch`.
+  // The location's address in this process. Errors: system; timeout, with that rank; those of
+  // `watch`.
   std::byte* address(std::uint64_t location, int rank);
 
  private:
@@ -116,8 +114,8 @@ class Regions {
   std::vector<std::pair<std::uint64_t, std::byte*>> last_;  // By rank: number and its part.
 };
 
-// Allocates a region of this rank alone. Thread safety: any thread may call it. Errors: system when
-// the host has too little memory.
+// Allocates a region of this rank alone, from any thread. Errors: system for too little memory or
+// too many open files.
 RegisteredMemory allocate_own_region(Peers& peers, std::size_t bytes);
 
 }  // namespace lockstep::comm

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/memory.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/comm/shm/shm_backend.h"
 #include "lockstep/comm/shm/thread_peers.h"
@@ -27,7 +28,7 @@ using test::fault_of;
 using test::Rank;
 using test::Ranks;
 
-constexpr std::size_t page = 4096;
+const std::size_t page = page_size();
 
 std::shared_ptr<ThreadTeam> team_of(int ranks) { return std::make_shared<ThreadTeam>(ranks); }
 

@@ -49,8 +49,8 @@ class Offered {
   const std::string key_;
 };
 
-// Blocks until all ranks have mapped `segment`, which rank 0 offers until then. After a failure,
-// late ranks get no memory; the others read the reason there.
+// Blocks until all ranks have mapped `segment`, which rank 0 offers until then. Late ranks get no
+// memory after a failure; the others read its reason there.
 Barrier make_barrier(const std::shared_ptr<Peers>& peers, const GroupSegment& segment,
                      const std::string& group, std::chrono::milliseconds timeout,
                      std::function<void()> watch) {
@@ -80,10 +80,9 @@ ShmBackend::ShmBackend(std::shared_ptr<Peers> peers, std::string group,
       reduction_(size_),
       staging_(segment_, barrier_, reduction_, rank_, size_),
       in_place_(segment_, barrier_, regions_, peer_memory_, reduction_, rank_, size_),
-      pipes_(peers_, segment_, barrier_, group_, key_),
-      mailbox_(pipes_, group_) {}
+      pipes_(peers_, segment_, barrier_, group_, key_) {}
 
-// Rank 0 makes the memory, the others fetch it. A failure is an Error on all of them.
+// A failure is an Error on all ranks.
 GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
                                       const std::function<void()>& watch) const {
   require(size_ <= GroupSegment::most_ranks, [&] {
@@ -128,7 +127,7 @@ void ShmBackend::enter(const Collective& collective) {
     mine.input = mine.output = 0;
     return barrier_.enter(collective);
   }
-  // A small copy is faster than one more rendezvous, except in all_reduce.
+  // Copying small data is faster, except in all_reduce.
   const bool copies = operation != Operation::all_reduce && Staging::is_small(collective, size_);
   const bool reads = !copies && can_read_inputs(operation);
   const bool writes = !copies && can_write_outputs(operation);
@@ -173,11 +172,8 @@ void ShmBackend::run_in_place(const Collective& collective) {
 }
 
 // False, on all ranks, if one could not read its peers' memory. Inputs are unchanged, except that
-// all_reduce has reduced the beginning of each rank's slice.
-//
-// Late peers read this rank's input even after its call has failed and the caller has freed it, so
-// the rank sets could_not_read first. Those peers then start over, and detect how the group has
-// failed.
+// all_reduce has reduced the beginning of each rank's slice. docs/algorithms.md explains why a
+// failing rank sets could_not_read before it returns.
 bool ShmBackend::run_outside(const Collective& collective) {
   std::atomic<std::uint32_t>& could_not_read = segment_.block(rank_).could_not_read;
   try {
@@ -206,7 +202,7 @@ void ShmBackend::run_staged(const Collective& collective) {
   const auto is_outside = [&](int peer) { return in_place_.is_outside(peer); };
   if (!std::ranges::all_of(ranks, has_put)) {  // Peers can reach some memory, but not all.
     // A rank that has staged its data cannot read its peers, or its address has a tag. The group
-    // then stops reading, so that it need not start over in each call.
+    // then stops reading, to avoid starting over in each call.
     if (std::ranges::any_of(ranks, has_put) && std::ranges::any_of(ranks, is_outside))
       peer_memory_.stop();
     if (!has_put(rank_)) staging_.put_first(collective);

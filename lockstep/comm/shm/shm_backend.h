@@ -1,8 +1,7 @@
 // Collectives of ranks that share memory, on CPU buffers.
 //
-// Registered memory is processed in place. Large unregistered data is read through the kernel where
-// that is faster. Other data moves in chunks through staging buffers. All ranks choose alike, by
-// the buffer locations that they exchange on entry.
+// All ranks choose alike between the methods of docs/algorithms.md, from the buffer locations
+// exchanged on entry.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,8 +26,7 @@ namespace lockstep::comm {
 
 class ShmBackend final : public Backend {
  public:
-  // Collective over all of `peers`. `watch` is called while ranks wait for each other, and may
-  // throw.
+  // Collective over `peers`. Calls `watch`, which may throw, while ranks wait for each other.
   ShmBackend(
       std::shared_ptr<Peers> peers, std::string group, std::chrono::milliseconds timeout,
       std::function<void()> watch = [] {});
@@ -45,12 +43,7 @@ class ShmBackend final : public Backend {
   RegisteredMemory allocate_local(std::size_t bytes) override {
     return allocate_own_region(*peers_, bytes);
   }
-  void post(std::shared_ptr<Message> message) override { mailbox_.post(std::move(message)); }
-  void progress() override { mailbox_.progress(); }
-  void drop_messages() override { mailbox_.drop(); }
-  std::size_t messages_pending() const override { return mailbox_.pending(); }
-  std::uint32_t message_bell() const override { return barrier_.doorbell(); }
-  void await_messages(std::uint32_t seen) override { mailbox_.await(seen); }
+  Pipes& pipes() override { return pipes_; }
   std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                  std::chrono::milliseconds timeout,
                                  const std::function<void()>& watch) override;
@@ -60,14 +53,10 @@ class ShmBackend final : public Backend {
   // As abort(), for the AbortReason of a rank on another host.
   void abort_too(const AbortReason& why) { barrier_.abort(why, false); }
 
-  // As Barrier::report_absent().
   void report_absent() { barrier_.report_absent(); }
 
   // As Barrier's, from any thread.
   void throw_if_over(const std::string& context) const { barrier_.throw_if_over(context); }
-
-  // For callers with their own mailbox, instead of post() and the members after it.
-  Pipes& pipes() { return pipes_; }
 
  private:
   GroupSegment make_segment(std::chrono::milliseconds timeout,
@@ -91,7 +80,6 @@ class ShmBackend final : public Backend {
   Staging staging_;
   InPlace in_place_;
   ShmPipes pipes_;
-  Mailbox mailbox_;
   std::uint32_t allocations_ = 0;
 };
 

@@ -25,20 +25,7 @@ constexpr std::size_t most_hidden = 64 << 10;
 
 constexpr std::chrono::microseconds while_opening{200};  // A delivered pipe arrives soon.
 
-// The receiver's bit in a word of RankBlock::pipes.
-std::uint64_t bit_of(int receiver) { return std::uint64_t{1} << (receiver % 64); }
-
-// For messages to a rank that has left.
-SharedMemory memory_for_nobody() {
-  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(64, ShmPipe::bytes()));
-  if (memory == nullptr) throw std::bad_alloc();
-  std::memset(memory, 0, ShmPipe::bytes());
-  return {memory, std::free};
-}
-
-}  // namespace
-
-struct ShmPipe::Ring {
+struct Ring {
   alignas(64) std::atomic<std::uint64_t> written;  // Bytes in total; written by the sender.
   std::atomic<std::uint64_t> sent;
   alignas(64) std::atomic<std::uint64_t> read;  // Written by the receiver.
@@ -46,66 +33,73 @@ struct ShmPipe::Ring {
   alignas(64) std::byte data[capacity];
 };
 
-std::size_t ShmPipe::bytes() { return sizeof(Ring); }
+Ring& ring_in(const SharedMemory& memory) { return *reinterpret_cast<Ring*>(memory.get()); }
 
-ShmPipe::ShmPipe(SharedMemory memory) : memory_(std::move(memory)) {}
+std::size_t pending_in(const Ring& ring) {
+  const std::uint64_t received = ring.received;  // Read first: it never exceeds `sent`.
+  return static_cast<std::size_t>(ring.sent - received);
+}
 
-ShmPipe::Ring& ShmPipe::ring() const { return *reinterpret_cast<Ring*>(memory_.get()); }
+// The receiver's bit in a word of RankBlock::pipes.
+std::uint64_t bit_of(int receiver) { return std::uint64_t{1} << (receiver % 64); }
 
-std::size_t ShmPipe::write(const std::byte* data, std::size_t bytes) {
+// For messages to a rank that has left.
+SharedMemory memory_for_nobody() {
+  auto* const memory = static_cast<std::byte*>(std::aligned_alloc(64, sizeof(Ring)));
+  if (memory == nullptr) throw std::bad_alloc();
+  std::memset(memory, 0, sizeof(Ring));
+  return {memory, std::free};
+}
+
+}  // namespace
+
+std::size_t ShmWriter::write(const std::byte* data, std::size_t bytes) {
+  Ring& ring = ring_in(ring_);
   std::size_t all = 0;
-  while (const std::size_t more = write_some(data + all, std::min(bytes - all, most_hidden)))
-    all += more;
+  while (all < bytes) {
+    const std::uint64_t begin = ring.written.load(std::memory_order_relaxed);
+    const std::uint64_t used = begin - ring.read.load(std::memory_order_acquire);
+    const std::size_t size =
+        std::min({bytes - all, most_hidden, capacity - static_cast<std::size_t>(used)});
+    if (size == 0) break;
+    const std::size_t at = begin & (capacity - 1);
+    const std::size_t first = std::min(size, capacity - at);
+    std::memcpy(ring.data + at, data + all, first);
+    std::memcpy(ring.data, data + all + first, size - first);
+    ring.written.store(begin + size, std::memory_order_release);
+    all += size;
+  }
   return all;
 }
 
-std::size_t ShmPipe::write_some(const std::byte* data, std::size_t bytes) {
-  Ring& ring = this->ring();
-  const std::uint64_t begin = ring.written.load(std::memory_order_relaxed);
-  const std::uint64_t used = begin - ring.read.load(std::memory_order_acquire);
-  const std::size_t size = std::min(bytes, capacity - static_cast<std::size_t>(used));
-  const std::size_t at = begin & (capacity - 1);
-  const std::size_t first = std::min(size, capacity - at);
-  if (size > 0) {
-    std::memcpy(ring.data + at, data, first);
-    std::memcpy(ring.data, data + first, size - first);
-  }
-  ring.written.store(begin + size, std::memory_order_release);
-  return size;
-}
+void ShmWriter::count_sent() { ++ring_in(ring_).sent; }
+std::size_t ShmWriter::pending() const { return pending_in(ring_in(ring_)); }
 
-std::size_t ShmPipe::read(std::byte* data, std::size_t bytes) {
+std::size_t ShmReader::read(std::byte* data, std::size_t bytes) {
+  Ring& ring = ring_in(ring_);
   std::size_t all = 0;
-  while (const std::size_t more = read_some(data + all, std::min(bytes - all, most_hidden)))
-    all += more;
+  while (all < bytes) {
+    const std::uint64_t begin = ring.read.load(std::memory_order_relaxed);
+    const std::size_t size = std::min({bytes - all, most_hidden, readable()});
+    if (size == 0) break;
+    const std::size_t at = begin & (capacity - 1);
+    const std::size_t first = std::min(size, capacity - at);
+    std::memcpy(data + all, ring.data + at, first);
+    std::memcpy(data + all + first, ring.data, size - first);
+    ring.read.store(begin + size, std::memory_order_release);
+    all += size;
+  }
   return all;
 }
 
-std::size_t ShmPipe::read_some(std::byte* data, std::size_t bytes) {
-  Ring& ring = this->ring();
-  const std::uint64_t begin = ring.read.load(std::memory_order_relaxed);
-  const std::size_t size = std::min(bytes, readable());
-  const std::size_t at = begin & (capacity - 1);
-  const std::size_t first = std::min(size, capacity - at);
-  if (size > 0) {
-    std::memcpy(data, ring.data + at, first);
-    std::memcpy(data + first, ring.data, size - first);
-  }
-  ring.read.store(begin + size, std::memory_order_release);
-  return size;
+std::size_t ShmReader::readable() const {
+  const Ring& ring = ring_in(ring_);
+  return static_cast<std::size_t>(ring.written.load(std::memory_order_acquire) -
+                                  ring.read.load(std::memory_order_relaxed));
 }
 
-std::size_t ShmPipe::readable() const {
-  return static_cast<std::size_t>(ring().written.load(std::memory_order_acquire) -
-                                  ring().read.load(std::memory_order_relaxed));
-}
-
-void ShmPipe::count_sent() { ++ring().sent; }
-void ShmPipe::count_received() { ++ring().received; }
-std::size_t ShmPipe::pending() const {
-  const std::uint64_t received = ring().received;  // Read first: it never exceeds `sent`.
-  return static_cast<std::size_t>(ring().sent - received);
-}
+void ShmReader::count_received() { ++ring_in(ring_).received; }
+std::size_t ShmReader::pending() const { return pending_in(ring_in(ring_)); }
 
 ShmPipes::ShmPipes(std::shared_ptr<Peers> peers, const GroupSegment& segment, Barrier& barrier,
                    const std::string& group, const std::string& key)
@@ -125,36 +119,36 @@ ShmPipes::~ShmPipes() {
       peers_->drop(key(peer, rank_));
 }
 
-Pipe& ShmPipes::to(int peer) {
+PipeWriter& ShmPipes::to(int peer) {
   auto& pipe = outgoing_[static_cast<std::size_t>(peer)];
   if (!pipe)
-    pipe = std::make_unique<ShmPipe>(claim(rank_, peer) ? deliver(peer) : memory_for_nobody());
+    pipe = std::make_unique<ShmWriter>(claim(rank_, peer) ? deliver(peer) : memory_for_nobody());
   return *pipe;
 }
 
 SharedMemory ShmPipes::deliver(int peer) {
   try {
-    return peers_->deliver(peer, key(rank_, peer), ShmPipe::bytes());
+    return peers_->deliver(peer, key(rank_, peer), sizeof(Ring));
   } catch (...) {
     segment_.block(rank_).pipes[peer / 64].fetch_and(~bit_of(peer));
     throw;
   }
 }
 
-// The sender claims its pipe before it delivers it; the receiver, when its group ends. Only the
-// first claim counts, so no pipe is delivered to a rank that has left. Returns whether it was free.
+// The sender claims its pipe before delivering it; the receiver, when its group ends. Only the
+// first claim counts: no pipe reaches a rank that has left. Returns whether it was free.
 bool ShmPipes::claim(int from, int to) const {
   return (segment_.block(from).pipes[to / 64].fetch_or(bit_of(to)) & bit_of(to)) == 0;
 }
 
 // A leaving process may end immediately: its delivered memory stays with this one.
-Pipe* ShmPipes::from(int peer) {
+PipeReader* ShmPipes::from(int peer) {
   Incoming& incoming = incoming_[static_cast<std::size_t>(peer)];
   if (incoming.pipe) return incoming.pipe.get();
   if (!is_delivered(peer)) return nullptr;
   if (!std::exchange(incoming.is_opening, true)) ++opening_;
-  if (SharedMemory memory = peers_->take(key(peer, rank_), ShmPipe::bytes())) {
-    incoming.pipe = std::make_unique<ShmPipe>(std::move(memory));
+  if (SharedMemory memory = peers_->take(key(peer, rank_), sizeof(Ring))) {
+    incoming.pipe = std::make_unique<ShmReader>(std::move(memory));
     --opening_;
   }
   return incoming.pipe.get();

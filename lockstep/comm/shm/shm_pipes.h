@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/comm/core/pipe.h"
@@ -18,28 +19,30 @@
 
 namespace lockstep::comm {
 
-// A ring of bytes.
-// Thread safety: one thread writes and one reads.
-class ShmPipe final : public Pipe {
+// The two ends of a ring of bytes. Thread safety: one thread for each end.
+class ShmWriter final : public PipeWriter {
  public:
-  static std::size_t bytes();
-
-  explicit ShmPipe(SharedMemory memory);
+  explicit ShmWriter(SharedMemory ring) : ring_(std::move(ring)) {}
 
   std::size_t write(const std::byte* data, std::size_t bytes) override;
+  void count_sent() override;
+  std::size_t pending() const override;
+
+ private:
+  const SharedMemory ring_;
+};
+
+class ShmReader final : public PipeReader {
+ public:
+  explicit ShmReader(SharedMemory ring) : ring_(std::move(ring)) {}
+
   std::size_t read(std::byte* data, std::size_t bytes) override;
   std::size_t readable() const override;
-  void count_sent() override;
   void count_received() override;
   std::size_t pending() const override;
 
  private:
-  struct Ring;
-  Ring& ring() const;
-  std::size_t write_some(const std::byte* data, std::size_t bytes);
-  std::size_t read_some(std::byte* data, std::size_t bytes);
-
-  SharedMemory memory_;
+  const SharedMemory ring_;
 };
 
 class ShmPipes final : public Pipes {
@@ -53,8 +56,8 @@ class ShmPipes final : public Pipes {
 
   int rank() const override { return rank_; }
   int size() const override { return static_cast<int>(outgoing_.size()); }
-  Pipe& to(int peer) override;
-  Pipe* from(int peer) override;
+  PipeWriter& to(int peer) override;
+  PipeReader* from(int peer) override;
   void release(int peer) override { outgoing_[static_cast<std::size_t>(peer)].reset(); }
   bool is_opening(int peer) const override;
   bool has_left(int peer) const override { return barrier_.has_left(peer); }
@@ -69,7 +72,7 @@ class ShmPipes final : public Pipes {
   // One for each peer; few are ever used.
   struct Incoming {
     bool is_opening = false;  // It counts in opening_.
-    std::unique_ptr<ShmPipe> pipe = {};
+    std::unique_ptr<ShmReader> pipe = {};
   };
 
   SharedMemory deliver(int peer);
@@ -83,7 +86,7 @@ class ShmPipes final : public Pipes {
   const std::string& group_;
   const std::string& key_;
   const int rank_;
-  std::vector<std::unique_ptr<ShmPipe>> outgoing_;
+  std::vector<std::unique_ptr<ShmWriter>> outgoing_;
   std::vector<Incoming> incoming_;
   std::atomic<int> opening_{0};          // Pipes delivered but not yet taken.
   std::atomic<std::int64_t> looked_{0};  // When await() last checked for lost peers.

@@ -13,21 +13,19 @@ namespace {
 constexpr std::size_t small_bytes = 4 << 10;
 
 // Whether a rank has different data for each peer, in slots.
-bool has_slots(Operation operation) {
-  return operation == Operation::scatter || operation == Operation::reduce_scatter ||
-         operation == Operation::all_to_all;
-}
+bool has_slots(Operation operation) { return has_input_parts(operation); }
 
+// Not by shape: operations without code here are composed of others.
 bool moves_data(Operation operation) {
   return operation == Operation::all_reduce || operation == Operation::broadcast ||
          operation == Operation::all_gather || operation == Operation::reduce ||
-         operation == Operation::gather || has_slots(operation);
+         operation == Operation::reduce_scatter || operation == Operation::gather ||
+         operation == Operation::scatter || operation == Operation::all_to_all;
 }
 
 bool has_equal_parts(const Signature& signature) {
   return signature.layout == 0 &&
-         (has_slots(signature.operation) || signature.operation == Operation::gather ||
-          signature.operation == Operation::all_gather);
+         (has_input_parts(signature.operation) || has_output_parts(signature.operation));
 }
 
 // Whole cache lines, so that each slot starts with one.
@@ -179,7 +177,6 @@ void Staging::finish_all_reduce(const Collective& collective) {
   }
 }
 
-// Every rank combines all data: faster for so little than one more rendezvous.
 void Staging::reduce_at_once(const Collective& collective) {
   reduction_.begin();
   for (int peer = 0; peer < size_; ++peer) reduction_.set_source(peer, buffer(peer, 0));
@@ -187,8 +184,7 @@ void Staging::reduce_at_once(const Collective& collective) {
   reduction_.run(collective.signature, collective.output.count);
 }
 
-// One rendezvous per chunk: while this rank combines its slice, it reads the last chunk's results
-// and writes the next chunk.
+// One rendezvous per chunk.
 void Staging::all_reduce(const Collective& collective) {
   for (std::size_t chunk = 0; chunk <= chunks_; ++chunk) {
     if (chunk < chunks_) combine_slice(collective, chunk);
@@ -197,8 +193,6 @@ void Staging::all_reduce(const Collective& collective) {
     if (chunk < chunks_) barrier_.step(collective);
   }
 }
-
-// --- Putting -------------------------------------------------------------------------------------
 
 void Staging::put(const Collective& collective, std::size_t chunk) {
   const Signature& signature = collective.signature;
@@ -262,8 +256,6 @@ void Staging::combine_slice(const Collective& collective, std::size_t chunk) {
   reduction_.add_target(buffer(rank_, chunk) + slice.begin * element_);
   reduction_.run_taking_over(collective.signature, slice.count(), rank_);
 }
-
-// --- Taking --------------------------------------------------------------------------------------
 
 void Staging::take(const Collective& collective, std::size_t chunk) {
   const bool is_root = rank_ == collective.signature.root;

@@ -1,14 +1,12 @@
 // Moves unregistered data between ranks, through staging buffers that stay in cache.
 //
-// Each rank writes its part of a chunk into its staging buffer. After a rendezvous, it reads its
-// data from the other buffers, and writes the next chunk. In an all_reduce, it combines its slice
-// of a chunk in between.
+// docs/algorithms.md describes the steps.
 //
-// No rank overwrites data that another rank still reads, because three consecutive chunks do not
-// overlap. Before a rank writes a chunk, it had a rendezvous after the chunk two before was ready
-// (three before, in an all_reduce). Every rank reads a chunk before its second rendezvous after
-// that. A collective that restarts at the beginning of the buffer, or of a chunk, skips less than
-// one more chunk. A staging buffer has at least four chunks.
+// No rank overwrites data that another rank still reads. When a rank writes a chunk, all
+// ranks have read the chunk two before (three before, in an all_reduce): they had a
+// rendezvous in between. Three consecutive chunks do not overlap: a staging buffer has at
+// least four. A collective that starts at the beginning of the buffer, or of a chunk, skips
+// less than one.
 //
 // Thread safety: one thread only.
 
@@ -47,7 +45,7 @@ class Staging {
   void run(const Collective& collective);
 
   // After a rendezvous: completes an all_reduce in which ranks have reduced the beginning of their
-  // slices (RankBlock::reduced). Copies that part, and reduces the rest.
+  // slices (RankBlock::reduced): copies that part, and reduces the rest.
   void finish_all_reduce(const Collective& collective);
 
  private:

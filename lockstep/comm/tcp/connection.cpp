@@ -18,9 +18,8 @@ constexpr std::size_t full_bytes = std::size_t{256} << 10;
 constexpr std::size_t max_queued_bytes = std::size_t{64} << 20;
 constexpr int silence_s = 4;
 
-// The kernel probes an idle peer each second and fails in the fourth. TCP_USER_TIMEOUT, which
-// covers sent data, would also end the connection to a stopped process: is_unanswered() replaces
-// it.
+// Without TCP_USER_TIMEOUT, which would also end the connection to a stopped process
+// (docs/protocol.md): is_unanswered() replaces it.
 void tune(int socket) {
   const auto set = [&](int level, int option, int value) {
     ::setsockopt(socket, level, option, &value, sizeof value);
@@ -141,8 +140,8 @@ bool Connection::is_unanswered() const {
   socklen_t length = sizeof info;
   if (::getsockopt(socket_.get(), IPPROTO_TCP, TCP_INFO, &info, &length) != 0) return false;
   if (info.tcpi_last_ack_recv < silence_s * 1000) return false;
-  // A process that does not read has a zero window, for which its host answers probes at ever
-  // longer intervals.
+  // A process that does not read has a zero window, whose probes its host answers at ever longer
+  // intervals.
   const bool asks_for_window = info.tcpi_unacked == 0 && info.tcpi_notsent_bytes > 0;
   return asks_for_window ? info.tcpi_probes >= 2
                          : info.tcpi_unacked > 0 && info.tcpi_retransmits >= 2;

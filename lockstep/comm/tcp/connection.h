@@ -23,14 +23,14 @@ class Connection {
   static constexpr std::string_view no_answer =
       "no answer for 4 s: the host or the network is down";
 
-  // Calls `wake` when the connection thread should poll for output.
+  // `wake` asks the connection thread to poll for output.
   Connection(FileDescriptor socket, std::function<void()> wake);
 
   // Queues bytes that the socket does not take at once. Does nothing after the connection's end.
   void send(const Frame& frame);
   std::size_t queued() const { return queued_; }  // Bytes.
 
-  // Whether streams should wait, so that other frames are not late; take_refused() then reports a
+  // Whether streams should wait so that other frames are not late. take_refused() then reports a
   // shorter queue.
   bool is_full();
 
@@ -38,7 +38,7 @@ class Connection {
   void flush();
   bool take_refused();
 
-  // Calls `act` for each received frame. False when the connection has ended, for the reason why().
+  // Calls `act` for each received frame. False after the connection's end, for the reason why().
   // Errors: corrupt, and those of `act`.
   bool receive(const std::function<void(const Frame&)>& act);
   const std::string& why() const { return why_; }
@@ -61,7 +61,7 @@ class Connection {
   std::string input_;
   std::string why_;
 
-  std::mutex mutex_;  // Guards the members below.
+  std::mutex mutex_;  // Guards the rest.
   std::string output_;
   std::size_t sent_ = 0;  // Bytes of `output_`.
   bool ended_ = false;

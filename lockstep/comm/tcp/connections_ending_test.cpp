@@ -99,7 +99,7 @@ TEST(ConnectionsEnd, WaitForNobodyLongerBecauseAnotherOneIsSlow) {
   expect_all_of(got, entry.size());
   ::shutdown(last.socket(1), SHUT_RDWR);
   ended.wait();
-  EXPECT_LT(Clock::now() - begin, 3s);
+  EXPECT_LT(Clock::now() - begin, 10s);
 }
 
 TEST(ConnectionsEnd, WhenAPeerThatStillSpeaksHasReadEverything) {

@@ -36,7 +36,7 @@ TEST(ConnectionsFailure, ReportALostConnectionOnceAfterDeliveringItsData) {
   team.end(2);
   const auto failure = team.failures(0).await_first(in(20s));
   ASSERT_TRUE(failure);
-  EXPECT_LT(Clock::now() - begin, 1s);
+  EXPECT_LT(Clock::now() - begin, 3500ms);  // Less than a silence that ends a connection.
   EXPECT_EQ(failure->rank, 2);
   EXPECT_EQ(failure->host, "host2");
   EXPECT_EQ(failure->pid, 102);
@@ -171,14 +171,14 @@ const Ranks killed("killed on its connection", [](const Rank& rank) {
   ASSERT_EQ(process.group->hear(1, in(20s), nothing), "going");
   const auto begin = Clock::now();
   const auto failure = process.heard.await_first(in(20s));
-  EXPECT_LT(Clock::now() - begin, 1s);
+  EXPECT_LT(Clock::now() - begin, 3500ms);  // Less than a silence that ends a connection.
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->rank, 1);
   EXPECT_EQ(failure->pid, process.pids[1]);
   process.connections.finish();
 });
 
-TEST(ConnectionsFailure, IsDetectedWithinASecondAfterAProcessIsKilled) {
+TEST(ConnectionsFailure, IsDetectedSoonAfterAProcessIsKilled) {
   const auto exits = killed.run(3);
   EXPECT_EQ(exits[0].code, 0) << exits[0].output;
   EXPECT_EQ(exits[1].signal, SIGKILL);
@@ -208,21 +208,21 @@ const Ranks stopped("stopped on its connection", [](const Rank& rank) {
   process.connections.finish();
 });
 
-// Rank 1 is stopped for longer than it would wait.
+// Rank 1 is stopped for longer than it would wait. Rank 0 may stand still for 2 s.
 const Ranks overslept("overslept on its connection", [](const Rank& rank) {
   Process process(rank);
   if (rank.rank == 1) {
     process.group->say(0, "waiting");
-    EXPECT_EQ(process.group->hear(0, in(2s), nothing), "in time");
+    EXPECT_EQ(process.group->hear(0, in(2400ms), nothing), "in time");
     process.connections.finish();
     return;
   }
   ASSERT_EQ(process.group->hear(1, in(20s), nothing), "waiting");
-  std::this_thread::sleep_for(200ms);
+  std::this_thread::sleep_for(100ms);
   ::kill(process.pids[1], SIGSTOP);
-  std::this_thread::sleep_for(2500ms);
+  std::this_thread::sleep_for(2700ms);
   ::kill(process.pids[1], SIGCONT);
-  std::this_thread::sleep_for(500ms);
+  std::this_thread::sleep_for(300ms);
   process.group->say(1, "in time");
   process.connections.finish();
 });

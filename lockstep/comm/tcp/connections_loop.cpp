@@ -90,7 +90,7 @@ void Connections::Loop::expect(const std::vector<RemoteRank>& ranks) {
   wake();  // A rank may have been lost already.
 }
 
-// Another process may listen at the address soon, so no failure ends the wait.
+// Another process may listen there soon, so no failure ends the wait.
 void Connections::Loop::try_to_connect(int rank, const SocketAddress& address, Deadline deadline) {
   std::string why;
   try {
@@ -166,7 +166,7 @@ int Connections::Loop::timeout_ms() const {
   return milliseconds_until(std::min({door_->deadline(), in(look_interval), peers_.next_loss()}));
 }
 
-// Each rank connects to those of higher number, once.
+// Lower ranks connect, once.
 std::optional<std::string> Connections::Loop::holder_of(const JobMember& member) const {
   if (member.rank >= options_.member.rank) return "no address: the lower rank connects";
   return peers_.holder_of(member.rank);
@@ -228,8 +228,6 @@ void Connections::Loop::look_for_silence(Clock::time_point now) {
       peers_.end(rank, connection, std::string(Connection::no_answer));
 }
 
-// --- The end: in order, or because the thread failed ---------------------------------------------
-
 // Called in an exception handler. For peers, whose connections end, this rank is lost.
 void Connections::Loop::fail() {
   const Error error(Fault::system, fmt::format("the connection thread of rank {} failed: {}",
@@ -239,8 +237,8 @@ void Connections::Loop::fail() {
   groups_.fail(error);
 }
 
-// Waits, for a limited time, until all data was sent and read. Data that reaches a closed socket
-// causes a reset, which drops data in transit.
+// Waits, for a limited time, until all data was sent and read. Data for a closed socket causes a
+// reset, which drops data in transit.
 void Connections::Loop::leave() {
   std::vector<Leaving> all;
   for (auto& [rank, connection] : peers_.open_connections()) all.push_back({connection});

@@ -1,6 +1,6 @@
 // The thread of a rank's connections.
 //
-// Thread safety: any thread may call any public member at any time.
+// Thread safety: any thread, for public members.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

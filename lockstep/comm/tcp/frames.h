@@ -1,4 +1,4 @@
-// Frames between ranks on different hosts. Frozen: docs/protocol.md; other frames need another
+// Frames between ranks on different hosts. Frozen (docs/protocol.md): other frames need another
 // Channel.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -14,19 +14,19 @@
 
 namespace lockstep::comm {
 
-// Fields that a frame's kind does not list are zero or empty.
+// docs/protocol.md defines which fields each kind has. Others are zero or empty.
 struct Frame {
   enum class Kind : std::uint8_t {
-    rank = 1,      // number: the sender's rank. Always the first frame, and only that.
-    finished = 2,  // The sender's job has ended in order.
-    failure = 3,   // bytes: encode_failure().
-    entry = 4,     // group; number: 1 when more of the entry follows; bytes.
-    abort = 5,     // group; number: the Fault; bytes: encode_abort_reason().
-    data = 6,      // group; number: messages begun so far; bytes of the stream.
-    read = 7,      // group; number: bytes of the stream read so far.
-    received = 8,  // group; number: messages given to a receive so far.
-    absent = 9,    // group. Asks which ranks of the host are absent.
-    left = 10,     // group. The sender makes no more calls of it.
+    rank = 1,
+    finished = 2,
+    failure = 3,  // encode_failure().
+    entry = 4,
+    abort = 5,  // encode_abort_reason().
+    data = 6,
+    read = 7,
+    received = 8,
+    absent = 9,
+    left = 10,
   };
 
   Kind kind = Kind::rank;
@@ -38,7 +38,7 @@ struct Frame {
 constexpr std::size_t frame_head_bytes = 21;
 constexpr std::size_t max_frame_bytes = std::size_t{64} << 10;  // Limit of Frame::bytes.
 
-// Without the frame's bytes, which follow it: at most max_frame_bytes.
+// The frame's bytes, at most max_frame_bytes, follow.
 std::string encode_head(const Frame& frame);
 
 // Views `input`. Empty when the first frame is incomplete. Errors: corrupt.
@@ -55,8 +55,7 @@ Failure decode_failure(std::string_view bytes);
 std::string encode_abort_reason(const AbortReason& why);  // All but the fault.
 AbortReason decode_abort_reason(const Frame& frame);
 
-// A hash, which keeps frames small for nested groups. Connections::open() detects two names with
-// one hash.
+// A hash keeps frames small for nested groups. Connections::open() detects collisions.
 std::uint64_t group_id(std::string_view name);
 
 }  // namespace lockstep::comm

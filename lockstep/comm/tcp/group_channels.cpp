@@ -228,9 +228,9 @@ void GroupChannels::on_message(std::function<void()> act) {
   request_notify_();
 }
 
-Pipe& GroupChannels::to(int peer) { return inbox(peer).out; }
+PipeWriter& GroupChannels::to(int peer) { return inbox(peer).out; }
 
-Pipe* GroupChannels::from(int peer) {
+PipeReader* GroupChannels::from(int peer) {
   InStream& stream = inbox(peer).in;
   return stream.has_begun() ? &stream : nullptr;
 }

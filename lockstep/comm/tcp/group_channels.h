@@ -23,28 +23,28 @@
 
 namespace lockstep::comm {
 
-// A group's unread data and its access to connections. Made by open(), or by an earlier frame for
-// the group.
+// A group's unread data and its access to connections. Made by ChannelTable::open() or,
+// before it, by a frame for the group.
 //
-// Thread safety: only the connection thread calls take() and notify(); else as Channels.
+// Thread safety: as Channels; only the connection thread calls take() and, until fail(), notify().
 class GroupChannels final : public Channels {
  public:
   // `request_notify` makes the connection thread call notify().
   GroupChannels(std::uint64_t id, std::function<void()> request_notify);
 
   // `connections` has one entry for each rank of the group; null for ranks of this host. Errors:
-  // misuse when it is already open, or has another name.
+  // misuse when it is already open, also under another name of equal hash.
   void open(const std::string& name, const std::vector<int>& world_ranks,
             const std::vector<std::shared_ptr<Connection>>& connections);
 
   // Later data is dropped, and no callback is called.
   void close();
 
-  // After a failure of the connections: ends all waits and aborts the group.
+  // After the connection thread failed: ends all waits, and reports `error` as an abort.
   void fail(const Error& error);
   std::uint64_t id() const { return id_; }
 
-  // Handles a frame from a rank of the job. Errors: corrupt.
+  // Errors: corrupt.
   void take(int world_rank, const std::shared_ptr<Connection>& connection, const Frame& frame);
 
   void notify(bool of_messages);
@@ -58,8 +58,8 @@ class GroupChannels final : public Channels {
   void on_abort(std::function<void(const AbortReason&)> act) override;
   void ask_who_is_absent(const std::vector<int>& peers) override;
   void on_question(std::function<void()> act) override;
-  Pipe& to(int peer) override;
-  Pipe* from(int peer) override;
+  PipeWriter& to(int peer) override;
+  PipeReader* from(int peer) override;
   void on_message(std::function<void()> act) override;
 
  private:
@@ -70,7 +70,7 @@ class GroupChannels final : public Channels {
     std::deque<std::string> entries = {};
     std::atomic<bool> left{false};
     std::string begun = {};   // An incomplete entry.
-    std::size_t unheard = 0;  // Bytes of `entries` and `begun`.
+    std::size_t unheard = 0;  // Bytes of `entries` and `begun`, plus a cost per frame.
     OutStream out;
     InStream in;
   };
@@ -87,8 +87,8 @@ class GroupChannels final : public Channels {
   std::string name_;  // Empty before open().
   bool closed_ = false;
   std::map<int, std::unique_ptr<Inbox>> inboxes_;  // By rank of the job.
-  std::vector<Inbox*> by_rank_;                    // By rank of the group; fixed after open().
-  std::optional<AbortReason> abort_reason_;        // The first one from a remote rank.
+  std::vector<Inbox*> by_rank_;                    // By rank of the group, until close().
+  std::optional<AbortReason> abort_reason_;        // The first one, from a remote rank or fail().
   bool asked_ = false;  // A remote rank asked which ranks are absent here.
   std::optional<Error> failed_;
   std::atomic<bool> aborted_{false};  // By this rank.
@@ -100,9 +100,9 @@ class GroupChannels final : public Channels {
   bool reported_abort_ = false;
 };
 
-// By group_id(): groups that were opened, and those with earlier frames.
+// By group_id(): open groups, and unopened ones with frames.
 //
-// Thread safety: any thread may call any member at any time. Blocking: never.
+// Thread safety: any thread. Blocking: never.
 class ChannelTable {
  public:
   // `wake` makes the connection thread call notify().
@@ -113,11 +113,11 @@ class ChannelTable {
                                       const std::vector<std::shared_ptr<Connection>>& connections);
   void close(GroupChannels& group);
 
-  // The group that a frame is for; null if it was closed. Errors: corrupt if frames arrived for too
-  // many unopened groups.
+  // The group of a frame; null if it was closed. Errors: corrupt when frames arrive for too many
+  // unopened groups.
   std::shared_ptr<GroupChannels> receiver(std::uint64_t id);
 
-  // Call GroupChannels::notify() of the groups that requested it, or of all.
+  // notify() notifies the groups that requested it; after notify_all_soon(), all.
   void notify_all_soon();
   bool has_to_notify() const;
   void notify();
@@ -130,7 +130,7 @@ class ChannelTable {
 
   const std::function<void()> wake_;
 
-  mutable std::mutex mutex_;                                        // Guards the members below.
+  mutable std::mutex mutex_;                                        // Guards the rest.
   std::map<std::uint64_t, std::shared_ptr<GroupChannels>> groups_;  // Until they are closed.
   std::vector<std::uint64_t> ever_opened_;  // Sorted; data for a closed one is dropped.
   std::size_t unopened_ = 0;                // Groups with data but no open() yet.

@@ -85,7 +85,7 @@ std::string PeerTable::why_not_up(int rank) const {
 std::optional<std::string> PeerTable::holder_of(int rank) const {
   const std::lock_guard lock(mutex_);
   const Peer& peer = at(rank);
-  if (!peer.up) return std::nullopt;  // A connection without a confirmed rank may be replaced.
+  if (!peer.up) return std::nullopt;
   return peer.ended ? "a process that has ended" : to_text(peer_address(peer.connection->socket()));
 }
 
@@ -136,7 +136,7 @@ void PeerTable::end(int rank, const std::shared_ptr<Connection>& connection,
   if (peer.connection != connection) return;
   peer.why = why;
   if (!peer.up) {
-    peer.connection = nullptr;  // Another connection may follow.
+    peer.connection = nullptr;
   } else {
     peer.ended = true;
     if (!peer.finished && !peer.reported) peer.report_at = in(grace);

@@ -1,6 +1,6 @@
 // The state of a rank's connections: pending, connected or ended, and losses to be reported.
 //
-// Thread safety: any thread may call any member at any time. Blocking: only await_all().
+// Thread safety: any thread. Blocking: only await_all().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,28 +28,28 @@ class PeerTable {
 
   void expect(const std::vector<RemoteRank>& ranks);
 
-  // False if some expected rank is not connected at the deadline. `watch` is called every 20 ms and
-  // may throw. Errors: peer_lost for a rank whose connection ended; that of fail().
+  // False if an expected rank is missing at the deadline. Calls `watch`, which may throw, every 20
+  // ms. Errors: peer_lost for a rank whose connection ended; that of fail().
   bool await_all(Deadline deadline, const std::function<void()>& watch);
 
-  // Record a connection, whose rank is yet to be confirmed; or why there is none.
+  // Record an unconfirmed connection; or why there is none.
   void connect(int rank, std::shared_ptr<Connection> connection);
   void refuse(int rank, const std::string& why);
 
   // `frame` is the rank's first. Errors: corrupt if it does not confirm the rank.
   void confirm(int rank, const Frame& frame);
 
-  // Whether there is a connection, perhaps unconfirmed.
+  // Perhaps unconfirmed, or ended.
   bool has_connection(int rank) const;
   bool is_up(int rank) const;
 
   // Why the connection ended or did not start; empty if unknown.
   std::string why_not_up(int rank) const;
 
-  // The process that has the rank's connection; none while it may still be replaced.
+  // A confirmed peer's address, or a text if it has ended. Otherwise empty: it may be replaced.
   std::optional<std::string> holder_of(int rank) const;
 
-  // Connections that have not ended, with their ranks; and those of `ranks`, null for this host's.
+  // Those that have not ended, with their ranks. lines_of(): null for ranks without a connection.
   std::vector<std::pair<int, std::shared_ptr<Connection>>> open_connections() const;
   std::vector<std::shared_ptr<Connection>> lines_of(const std::vector<int>& ranks) const;
   void send_to_all(const Frame& frame) const;
@@ -58,14 +58,14 @@ class PeerTable {
   bool has_finished() const;
   void finish_peer(int rank);
 
-  // The rank is lost if it was confirmed and has not finished.
+  // Closes it. The rank is lost if it was confirmed, has not finished and is not reported yet.
   void end(int rank, const std::shared_ptr<Connection>& connection, const std::string& why);
   void close_all() const;
 
-  // True for the first report of a rank's loss.
+  // True for the first report of another rank's loss.
   bool note_failure_of(int rank);
 
-  // Each loss is returned once, when it is due.
+  // Returns each loss once, when it is due; none after finish().
   std::vector<Failure> take_losses(Clock::time_point now);
   Deadline next_loss() const;
 
@@ -89,7 +89,7 @@ class PeerTable {
 
   const int me_;
 
-  mutable std::mutex mutex_;  // Guards the members below.
+  mutable std::mutex mutex_;  // Guards the rest.
   std::condition_variable changed_;
   std::vector<Peer> peers_;
   bool finished_ = false;

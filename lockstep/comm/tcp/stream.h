@@ -1,8 +1,8 @@
 // One direction of the messages between two ranks of a group. The sender stays less than
-// stream_credit bytes ahead of the receiver, so unread messages never block other traffic on the
-// connection.
+// stream_credit bytes ahead of the receiver: unread messages never block other traffic.
 //
-// Thread safety: one thread for the Pipe's members; the connection thread for all others.
+// Thread safety: one thread for the members of PipeWriter and PipeReader; the connection thread for
+// all others.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,15 +23,12 @@ namespace lockstep::comm {
 
 constexpr std::size_t stream_credit = std::size_t{1} << 20;
 
-class OutStream final : public Pipe {
+class OutStream final : public PipeWriter {
  public:
   OutStream(std::shared_ptr<Connection> connection, std::uint64_t group);
 
   std::size_t write(const std::byte* data, std::size_t bytes) override;
-  std::size_t read(std::byte*, std::size_t) override { return 0; }
-  std::size_t readable() const override { return 0; }
   void count_sent() override { ++begun_; }
-  void count_received() override {}
   std::size_t pending() const override;
 
   // Errors: corrupt when the receiver reports more than was sent.
@@ -48,14 +45,12 @@ class OutStream final : public Pipe {
   std::atomic<std::uint64_t> read_{0};
 };
 
-class InStream final : public Pipe {
+class InStream final : public PipeReader {
  public:
   InStream(std::shared_ptr<Connection> connection, std::uint64_t group);
 
-  std::size_t write(const std::byte*, std::size_t) override { return 0; }
   std::size_t read(std::byte* data, std::size_t bytes) override;
   std::size_t readable() const override;
-  void count_sent() override {}
   void count_received() override;
   std::size_t pending() const override;
 
@@ -70,7 +65,7 @@ class InStream final : public Pipe {
   std::atomic<std::uint64_t> begun_{0};
   std::atomic<std::uint64_t> received_{0};
 
-  mutable std::mutex mutex_;  // Guards the members below.
+  mutable std::mutex mutex_;  // Guards the rest.
   std::deque<std::string> parts_;
   std::size_t taken_ = 0;
   std::size_t readable_ = 0;

@@ -27,8 +27,8 @@ class RemotePipes final : public Pipes {
 
   int rank() const override { return rank_; }
   int size() const override { return size_; }
-  Pipe& to(int peer) override { return group_.to(peer); }
-  Pipe* from(int peer) override { return peer == rank_ ? nullptr : group_.from(peer); }
+  PipeWriter& to(int peer) override { return group_.to(peer); }
+  PipeReader* from(int peer) override { return peer == rank_ ? nullptr : group_.from(peer); }
   bool is_opening(int) const override { return false; }
   bool has_left(int peer) const override { return peer != rank_ && group_.has_left(peer); }
   std::optional<Failure> why_left(int) const override { return std::nullopt; }
@@ -75,7 +75,7 @@ void complete(Mailbox& mailbox, Pipes& pipes, const std::vector<std::shared_ptr<
     const std::uint32_t seen = pipes.bell();
     mailbox.progress();
     if (is_complete()) return;
-    mailbox.await(seen);
+    pipes.await(seen);
   }
 }
 
@@ -84,7 +84,7 @@ TEST(Streams, TakeNoMoreThanTheirCreditUntilSomebodyReads) {
   team.connect();
   const auto groups = team.open("world");
   const std::vector<std::byte> data(10'000'000, std::byte{7});
-  Pipe& out = groups[0]->to(1);
+  PipeWriter& out = groups[0]->to(1);
   out.count_sent();
   std::size_t written = 0;
   const Deadline deadline = in(20s);
@@ -118,7 +118,7 @@ TEST(Streams, NotifyWhenDataOrSpaceBecomesAvailable) {
   std::thread reader([&] {
     for (std::size_t read = 0; read < got.size();) {
       const std::uint32_t seen = there.bell();
-      Pipe* const in = there.from(0);
+      PipeReader* const in = there.from(0);
       const std::size_t more = in == nullptr ? 0 : in->read(got.data() + read, got.size() - read);
       read += more;
       if (more == 0) there.await(seen);  // Without a deadline: a missed bell hangs.
@@ -139,7 +139,7 @@ TEST(Streams, CountMessagesThatWereNotReceived) {
   ConnectionTeam team(2);
   team.connect();
   const auto groups = team.open("world");
-  Pipe& out = groups[0]->to(1);
+  PipeWriter& out = groups[0]->to(1);
   const std::byte byte{};
   for (int i = 0; i < 3; ++i) {
     out.count_sent();

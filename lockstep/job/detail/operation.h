@@ -1,9 +1,11 @@
-// The operations of a group.
+// The operations of a group, and what distinguishes them.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string_view>
 
 namespace lockstep {
@@ -29,54 +31,76 @@ enum class Operation : std::uint8_t {
   allocate_shared = 16,
 };
 
-// Whether it combines elements with a ReduceOp (comm/core/buffer.h).
-constexpr bool reduces(Operation operation) {
-  return operation == Operation::all_reduce || operation == Operation::reduce ||
-         operation == Operation::reduce_scatter;
+// A collective's data. A buffer with parts has one for each rank, in rank order.
+enum class Shape : std::uint8_t {
+  none,
+  in_place,     // `output`, on all ranks.
+  collects,     // `output` has parts, and rank r's `input` is part r.
+  distributes,  // `input` has parts, and `output` is part rank().
+  exchanges,    // Both have parts.
+};
+
+// Whether one rank is the source or target of all data.
+enum class Rooted : std::uint8_t { no, from, to };
+
+struct OperationFacts {
+  Operation operation = Operation::none;
+  std::string_view name = {};
+  Shape shape = Shape::none;
+  Rooted rooted = Rooted::no;
+  bool reduces = false;  // Combines elements with a ReduceOp (comm/core/buffer.h).
+};
+
+// In the order of their values.
+inline constexpr OperationFacts operation_table[] = {
+    {Operation::none, "none"},
+    {Operation::all_reduce, "all_reduce", Shape::in_place, Rooted::no, true},
+    {Operation::broadcast, "broadcast", Shape::in_place, Rooted::from},
+    {Operation::all_gather, "all_gather", Shape::collects},
+    {Operation::barrier, "barrier"},
+    {Operation::allocate, "allocate"},
+    {Operation::reduce, "reduce", Shape::in_place, Rooted::to, true},
+    {Operation::reduce_scatter, "reduce_scatter", Shape::distributes, Rooted::no, true},
+    {Operation::gather, "gather", Shape::collects, Rooted::to},
+    {Operation::scatter, "scatter", Shape::distributes, Rooted::from},
+    {Operation::all_to_all, "all_to_all", Shape::exchanges},
+    {Operation::send, "send"},
+    {Operation::recv, "recv"},
+    {Operation::monitored_barrier, "monitored_barrier"},
+    {Operation::split, "split"},
+    {Operation::destroy, "destroy_process_group"},
+    {Operation::allocate_shared, "allocate_shared"},
+};
+
+static_assert([] {
+  std::size_t value = 0;
+  for (const OperationFacts& row : operation_table)
+    if (static_cast<std::size_t>(row.operation) != value++) return false;
+  return true;
+}());
+
+inline constexpr OperationFacts unknown_operation{.name = "unknown"};
+
+// `operation` may come from another process and have any value.
+constexpr const OperationFacts& facts_of(Operation operation) {
+  const auto value = static_cast<std::size_t>(operation);
+  return value < std::size(operation_table) ? operation_table[value] : unknown_operation;
+}
+
+constexpr std::string_view name(Operation operation) { return facts_of(operation).name; }
+constexpr bool reduces(Operation operation) { return facts_of(operation).reduces; }
+constexpr Shape shape_of(Operation operation) { return facts_of(operation).shape; }
+
+constexpr bool has_input_parts(Operation operation) {
+  return shape_of(operation) == Shape::distributes || shape_of(operation) == Shape::exchanges;
+}
+
+constexpr bool has_output_parts(Operation operation) {
+  return shape_of(operation) == Shape::collects || shape_of(operation) == Shape::exchanges;
 }
 
 constexpr bool is_message(Operation operation) {
   return operation == Operation::send || operation == Operation::recv;
-}
-
-constexpr std::string_view name(Operation operation) {
-  switch (operation) {
-    case Operation::none:
-      return "none";
-    case Operation::all_reduce:
-      return "all_reduce";
-    case Operation::broadcast:
-      return "broadcast";
-    case Operation::all_gather:
-      return "all_gather";
-    case Operation::barrier:
-      return "barrier";
-    case Operation::allocate:
-      return "allocate";
-    case Operation::reduce:
-      return "reduce";
-    case Operation::reduce_scatter:
-      return "reduce_scatter";
-    case Operation::gather:
-      return "gather";
-    case Operation::scatter:
-      return "scatter";
-    case Operation::all_to_all:
-      return "all_to_all";
-    case Operation::send:
-      return "send";
-    case Operation::recv:
-      return "recv";
-    case Operation::monitored_barrier:
-      return "monitored_barrier";
-    case Operation::split:
-      return "split";
-    case Operation::destroy:
-      return "destroy_process_group";
-    case Operation::allocate_shared:
-      return "allocate_shared";
-  }
-  return "unknown";
 }
 
 }  // namespace lockstep

@@ -59,7 +59,7 @@ std::string receive_exactly(int socket, std::size_t count, Deadline deadline) {
 void shake_hands(int socket, ClientHandshake& handshake, Deadline deadline) {
   const std::string hello = handshake.hello(receive_exactly(socket, challenge_bytes, deadline));
   if (::send(socket, hello.data(), hello.size(), MSG_NOSIGNAL) !=
-      static_cast<ssize_t>(hello.size()))  // A new socket's buffer is much larger.
+      static_cast<ssize_t>(hello.size()))  // Fits a new socket's buffer.
     throw NotYet{"it closed the connection during the handshake"};
   handshake.confirm(receive_exactly(socket, verdict_bytes, deadline));
 }

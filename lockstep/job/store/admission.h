@@ -1,7 +1,7 @@
-// Authenticated connections between a job's processes on different hosts: a client joins, and a
-// Door listens and admits those that prove the token.
+// Authenticated connections between a job's processes on different hosts. A Door admits clients
+// that prove the job's token.
 //
-// Thread safety: a Door belongs to one thread; all functions.
+// Thread safety: a Door belongs to one thread; any thread may call the functions.
 // Blocking: the functions until their deadline; a Door never.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -29,13 +29,13 @@ namespace lockstep {
 // listen or drops the connection. `server` is for messages. Errors: as TcpStore's constructor.
 FileDescriptor join_store(const TcpStoreOptions& options, const std::string& server);
 
-// Tries one address once, for about 6 s at most. Empty, with the reason in `why`, when a later
+// Tries one address once, for about 6 s at most. Empty, with the reason in `why`, if another
 // attempt may succeed. Errors: as ClientHandshake's.
 LOCKSTEP_API FileDescriptor try_to_join(const SocketAddress& address, const JobMember& member,
                                         const std::optional<JobToken>& token, Channel channel,
                                         Deadline deadline, std::string& why);
 
-// Unauthenticated peers are limited in number and time.
+// Limits unauthenticated peers in number and time.
 class LOCKSTEP_API Door {
  public:
   struct Options {

@@ -111,7 +111,7 @@ class FileStore::Log {
     change("", [](StoreTable&) { return false; });
   }
 
-  // Returns false if the lock is not free by the deadline.
+  // False if the lock is not free by the deadline.
   bool look(Deadline deadline, const std::function<void(const StoreTable&)>& act) {
     return locked(LOCK_SH, deadline, [&] { act(table_); });
   }
@@ -178,8 +178,8 @@ class FileStore::Log {
     end_ = 0;
   }
 
-  // Applies what others wrote since. A killed writer may have left an incomplete last record;
-  // `repair` removes it.
+  // Applies what others wrote since.
+  // `repair`: removes an incomplete last record.
   void catch_up(bool repair) {
     struct stat status {};
     if (::fstat(file_.get(), &status) != 0)
@@ -246,8 +246,7 @@ class FileStore::Log {
     return end_ > least_bytes_to_compact && end_ / 4 > live;
   }
 
-  // Writes the current entries to a new file, which replaces the old one, whose lock the caller
-  // holds.
+  // Writes the entries to a new file, which replaces the old one, whose lock the caller holds.
   void compact() {
     const std::string temporary = path_ + ".compact";
     ::unlink(temporary.c_str());

@@ -32,7 +32,7 @@ constexpr std::string_view verdict_magic{"LSV\x01", 4};
 constexpr std::string_view to_server = "lockstep1 client";
 constexpr std::string_view to_client = "lockstep1 server";
 
-// Public: it separates jobs without a token, but does not stop an attacker.
+// Public: separates jobs without a token, but stops no attacker.
 constexpr std::string_view no_token = "lockstep: a job without a token";
 
 using Key = std::array<unsigned char, 32>;
@@ -45,7 +45,7 @@ const unsigned char* octets(std::string_view text) {
   throw Error(Fault::system, fmt::format("OpenSSL cannot do {}", what));
 }
 
-// HKDF-SHA256. The salt is the job id: one token gives different keys to two jobs.
+// HKDF-SHA256. The salt is the job id: two jobs with one token have different keys.
 Key derive(const std::optional<JobToken>& token, std::string_view job_id,
            std::string_view purpose) {
   const auto free_kdf = [](EVP_KDF* kdf) { EVP_KDF_free(kdf); };
@@ -155,7 +155,7 @@ ServerHandshake::Answer ServerHandshake::answer(std::string_view hello,
   } catch (const Error&) {
     return answer;
   }
-  // The job id that the peer sent: a peer with the right token receives other differences.
+  // The peer's job id: a peer with the right token receives other differences.
   const std::size_t unproved = hello_bytes - mac_bytes;
   const std::string transcript = challenge_ + std::string(hello.substr(0, unproved));
   const std::string right = prove(token_, said.member.job_id, to_server, transcript);

@@ -1,6 +1,5 @@
-// The handshake by which two processes prove to each other that both have the job's token and
-// belong to the same job. Frozen: docs/protocol.md. No I/O and no clock; the caller limits the
-// time.
+// Two processes prove to each other that they have the same job and its token. Frozen:
+// docs/protocol.md. No I/O and no clock; the caller limits the time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,21 +24,21 @@ constexpr std::size_t max_job_id_bytes = 123;
 
 enum class Channel : std::uint32_t {
   store = 0,        // Ranks to a TcpStoreServer.
-  agents = 1,       // Launchers to their coordinator, which ignores the numbers in JobMember.
+  agents = 1,       // Launchers to their coordinator, with the default numbers of JobMember.
   connections = 6,  // Ranks on different hosts to each other. 2 to 5: earlier versions.
 };
 
-// From OpenSSL.
+// Random bytes from OpenSSL.
 LOCKSTEP_API std::string make_nonce();
 
 // 64 hexadecimal digits that distinguish long or secret texts.
 LOCKSTEP_API std::string sha256_hex(std::string_view bytes);
 
-// Errors: misuse for a job id or numbers that a frame cannot hold.
+// Errors: misuse for an empty or too long job id, a negative number, and a world size of 0.
 LOCKSTEP_API void require_member(const JobMember& member);
 
 enum class Verdict : std::uint8_t {
-  refused = 0,  // Not authenticated: sent without a reason.
+  refused = 0,  // Not authenticated: no reason is sent.
   accepted = 1,
   other_job = 2,
   other_world_size = 3,
@@ -51,7 +50,7 @@ enum class Verdict : std::uint8_t {
 
 class LOCKSTEP_API ServerHandshake {
  public:
-  // The rank in `here`, this server, is ignored.
+  // `here` is this server; its rank is ignored.
   ServerHandshake(const JobMember& here, const std::optional<JobToken>& token,
                   const std::string& nonce, Channel channel = Channel::store);
 
@@ -62,7 +61,7 @@ class LOCKSTEP_API ServerHandshake {
     std::string frame;  // Send it in any case.
     JobMember member;   // The peer; verified unless refused.
   };
-  // The address of an authenticated rank's earlier connection; empty without one.
+  // The address of the rank's earlier authenticated connection; empty without one.
   using HolderOf = std::function<std::optional<std::string>(const JobMember& member)>;
 
   // Calls `holder_of` only if the rank is otherwise accepted. A peer's bytes never make it throw.

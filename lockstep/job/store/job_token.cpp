@@ -62,7 +62,7 @@ std::string fingerprint(const Secret& secret) { return sha256_hex(secret.text())
 
 namespace {
 
-constexpr std::size_t least_characters = 22;  // 22 * 6 bits >= 128 bits.
+constexpr std::size_t least_characters = 22;
 constexpr std::size_t most_characters = 1024;
 
 bool is_base64(char c) {
@@ -76,7 +76,7 @@ struct Wiped {
   ~Wiped() { OPENSSL_cleanse(bytes.data(), bytes.size()); }
 };
 
-// The memory that /proc/PID/environ shows, to be wiped; null if unset.
+// The memory that /proc/PID/environ shows; null if unset.
 char* token_variable() {
   constexpr const char* name = "LOCKSTEP_JOB_TOKEN";
   return read_variable(name) == nullptr ? nullptr : ::getenv(name);

@@ -6,13 +6,12 @@
 //   std::string peer = store.wait("address/1", in(std::chrono::seconds(30)));
 //
 // Keys and values are arbitrary bytes. Operations are linearizable.
-// Thread safety: any thread may call any member.
-// Blocking: wait() until its deadline; others for the access to the store, limited by the
-// implementation.
+// Thread safety: full.
+// Blocking: wait() until its deadline; others for a time that the implementation limits.
 // Errors: misuse for a key or value that is too long; system when the store is full; timeout,
-// naming the key. Peer_lost when the server has ended, in this and every later call. Corrupt when
-// the store's file or server is damaged. After a timeout in another member than wait(), the change
-// may have been made.
+// naming the key. Peer_lost when the server has ended, in this and every later call. Corrupt for a
+// damaged file or server.
+// Except in wait(), which changes nothing, a timeout may leave the change made.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -43,23 +42,23 @@ class LOCKSTEP_API Store {
 
   virtual void set(std::string_view key, std::string_view value) = 0;
 
-  // The current value; empty if there is none.
+  // Empty if there is no value.
   virtual std::optional<std::string> find(std::string_view key) = 0;
 
-  // Returns the value as soon as it exists; an existing value even after the deadline.
+  // Returns as soon as the value exists; an existing value even after the deadline.
   virtual std::string wait(std::string_view key, Deadline deadline) = 0;
 
-  // Adds to the number at `key`, by default 0, and returns the sum, stored as decimal text. Errors:
+  // Adds to the number at `key`, by default 0. Returns the sum, stored as decimal text. Errors:
   // misuse when the value is not a number or the sum overflows.
   virtual std::int64_t add(std::string_view key, std::int64_t amount) = 0;
 
   // Sets the value to `desired` if it equals `expected`; returns the value afterwards. As in
-  // PyTorch, an absent key equals an empty `expected`; otherwise it stays absent and `expected` is
-  // returned.
+  // PyTorch, an absent key equals an empty `expected`. If `expected` is not empty, an absent key
+  // stays absent, and the call returns `expected`.
   virtual std::string compare_set(std::string_view key, std::string_view expected,
                                   std::string_view desired) = 0;
 
-  // Returns whether the key existed.
+  // Whether the key existed.
   virtual bool erase(std::string_view key) = 0;
 };
 
@@ -86,7 +85,7 @@ class LOCKSTEP_API InProcessStore final : public Store {
 };
 
 // The keys of another store, which must outlive this one, that begin with a prefix. The prefix
-// counts towards the length of a key.
+// counts towards a key's length.
 class PrefixStore final : public Store {
  public:
   PrefixStore(Store& store, std::string prefix) : store_(store), prefix_(std::move(prefix)) {}
@@ -113,24 +112,24 @@ class PrefixStore final : public Store {
 };
 
 struct FileStoreOptions {
-  std::filesystem::path path;  // Created with mode 0600 when absent.
+  std::filesystem::path path;  // If absent, created with mode 0600.
 
-  // Time limit for the lock, in every call except wait(). If short, calls fail when the holder is
-  // briefly stopped.
+  // Time limit for the lock, except in wait(). If short, calls fail when the holder is briefly
+  // stopped.
   std::chrono::milliseconds timeout = default_timeout;
 };
 
 // A store in one file, for ranks that share a file system and no network.
 //
-// The file is a log of changes. Every operation holds a kernel lock on it. A killed writer may
-// leave an incomplete change at the end, which the next writer removes. The file is compacted when
-// most of it is obsolete. wait() polls at least every 50 ms.
+// The file is a log of changes, locked during every operation. A killed writer may leave an
+// incomplete change at the end, which the next writer removes. The file is compacted when most of
+// it is obsolete. wait() polls at least every 50 ms.
 //
 // Opening a path joins its store: use a new path for every attempt of a job. The file is never
 // removed. The store survives the death of processes, but not of hosts.
 //
-// Errors: also timeout when another process holds the lock for `timeout`. System when the file
-// system has no locks (NFS needs version 4, Lustre the mount option flock).
+// Errors: also timeout for the lock. System when the file system has no locks (NFS needs version 4,
+// Lustre the mount option flock).
 class LOCKSTEP_API FileStore final : public Store {
  public:
   // Errors: misuse for a symbolic link, a file of another user, or a file that others can access.

@@ -24,7 +24,7 @@ constexpr std::string_view record_magic{"LSR\x01", 4};
 constexpr std::size_t body_check_bytes = 16;
 constexpr std::size_t header_check_bytes = 8;
 
-// The beginning of a SHA-256, to detect damage; it does not stop an attacker.
+// Detects damage, but stops no attacker.
 std::string checksum(std::string_view bytes, std::size_t count) {
   std::array<unsigned char, 32> digest{};
   if (EVP_Q_digest(nullptr, "SHA256", nullptr, bytes.data(), bytes.size(), digest.data(),

@@ -1,8 +1,8 @@
 // The frames between a TcpStore and its server after the handshake, and the records in a
 // FileStore's file. Frozen: docs/protocol.md.
 //
-// No I/O and no state. Decoding returns views and allocates nothing, so a length that a peer sends
-// costs no memory.
+// No I/O and no state. Decoding returns views and allocates nothing, so a peer's length costs no
+// memory.
 // Errors: corrupt for bytes that encoding never produces.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -23,15 +23,15 @@ struct StoreRequest {
   enum class Kind : std::uint8_t {
     set = 1,          // key, value
     find = 2,         // key
-    wait = 3,         // key; the reply is sent when it exists
-    cancel = 4,       // ends the wait with this id; neither gets a reply
+    wait = 3,         // key; the reply follows when it exists
+    cancel = 4,       // ends the wait with this id; no reply to either
     add = 5,          // key, amount
     compare_set = 6,  // key, expected, value
     erase = 7,        // key
   };
 
   Kind kind = Kind::set;
-  std::uint64_t id = 0;  // Set by the client, repeated in the reply.
+  std::uint64_t id = 0;  // Chosen by the client, repeated in the reply.
   std::string_view key = {};
   std::string_view value = {};
   std::string_view expected = {};
@@ -41,10 +41,10 @@ struct StoreRequest {
 struct StoreReply {
   enum class Kind : std::uint8_t {
     done = 1,
-    absent = 2,  // find: no such key; erase: key did not exist
+    absent = 2,  // find: no such key; erase: no such key
     value = 3,   // bytes
     number = 4,  // number
-    error = 5,   // fault, and the reason in bytes
+    error = 5,   // fault; reason in bytes
   };
 
   Kind kind = Kind::done;
@@ -58,11 +58,11 @@ constexpr std::size_t frame_header_bytes = 4;
 constexpr std::size_t max_frame_bytes = 64 + Store::max_key_bytes + 2 * Store::max_value_bytes;
 constexpr std::size_t max_reason_bytes = 1024;
 
-// Return complete frames, with their length. An error's bytes are cut to max_reason_bytes.
+// Complete frames, with their length. An error's bytes are cut to max_reason_bytes.
 std::string encode(const StoreRequest& request);
 std::string encode(const StoreReply& reply);
 
-// The first frame without its length; empty when more bytes are needed.
+// Without its length; empty when more bytes are needed.
 std::optional<std::string_view> first_frame(std::string_view bytes);
 
 StoreRequest decode_request(std::string_view body);

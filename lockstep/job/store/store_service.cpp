@@ -169,7 +169,7 @@ void StoreService::cancel(Client client, std::uint64_t id) {
   const auto waits = waits_.find(client);
   if (waits == waits_.end()) return;
   const auto wait = waits->second.find(id);
-  if (wait == waits->second.end()) return;  // The reply was sent before the cancellation arrived.
+  if (wait == waits->second.end()) return;  // The reply was sent before.
   const auto [first, last] = waiters_.equal_range(wait->second);
   for (auto waiter = first; waiter != last; ++waiter) {
     if (waiter->second != std::pair(client, id)) continue;

@@ -1,6 +1,6 @@
 // The map behind every store of this library, and the service of a store server. No I/O.
 //
-// Thread safety: the owner synchronizes both.
+// Thread safety: the owners synchronize.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -37,11 +37,11 @@ class StoreTable {
   std::size_t bytes_ = 0;
 };
 
-// Errors: misuse when it is too long.
+// Errors: misuse if too long.
 void require_store_key(std::string_view key);
 void require_store_value(std::string_view key, std::string_view value);
 
-// For messages: at most 64 characters, all safe for a terminal.
+// For messages: at most 64 characters, safe for a terminal.
 std::string in_quotes(std::string_view key);
 
 [[noreturn]] void throw_wait_timeout(std::string_view key, Clock::time_point start);
@@ -55,8 +55,8 @@ class StoreService {
   static constexpr std::size_t max_waits = 1024;
 
   // Delivers the reply, unless the request must wait, and the replies to all waits that it ends.
-  // Errors: corrupt if a new wait has the id of a pending one, or if there are max_waits already.
-  // An error that the table throws becomes the reply.
+  // Errors: corrupt if a new wait has a pending one's id, or exceeds max_waits. The table's errors
+  // become replies.
   void handle(Client client, const StoreRequest& request, const Deliver& deliver);
 
   void forget(Client client);
@@ -74,7 +74,7 @@ class StoreService {
   StoreTable table_;
   std::map<Client, Waits> waits_;
   std::multimap<std::string, std::pair<Client, std::uint64_t>, std::less<>> waiters_;
-  std::string bytes_;  // Referred to by the current reply.
+  std::string bytes_;  // The current reply's.
 };
 
 }  // namespace lockstep::job

@@ -144,7 +144,7 @@ std::optional<std::pair<std::string, int>> host_and_port(std::string_view text) 
   if (host.starts_with('[') && host.ends_with(']'))
     host = host.substr(1, host.size() - 2);
   else if (host.find(':') != host.npos)
-    return std::nullopt;  // The last colon is ambiguous without brackets.
+    return std::nullopt;  // Without brackets, the last colon is ambiguous.
   const std::string_view digits = text.substr(colon + 1);
   int port = 0;
   const auto [end, error] = std::from_chars(digits.begin(), digits.end(), port);
@@ -203,9 +203,10 @@ void require_protection(const SocketAddress& address, const std::string& host, b
     return;
   throw Error(Fault::misuse,
               fmt::format("{} will not listen on {} without a job token: anybody on the "
-                          "network could read and change it. Set LOCKSTEP_JOB_TOKEN_FILE on every "
-                          "host (openssl rand -base64 32), or listen on 127.0.0.1, or set "
-                          "LOCKSTEP_TRUST_NETWORK=1 if nobody on this network is hostile",
+                          "network could read and change it; caused by LOCKSTEP_JOB_TOKEN_FILE, "
+                          "which is not set; to do: set it on every host to a file with the same "
+                          "secret (openssl rand -base64 32), or LOCKSTEP_TRUST_NETWORK=1 if nobody "
+                          "on this network is hostile",
                           what, host));
 }
 
@@ -221,7 +222,7 @@ FileDescriptor try_to_listen(const SocketAddress& address) {
     const bool bound = ::bind(listener.get(), address.generic(), address.length) == 0;
     if (bound && ::listen(listener.get(), SOMAXCONN) == 0) return listener;
     const int error = errno;
-    // If two sockets listen() on one port at once, Linux fails both. bind() fails if another one
+    // If two sockets listen() on one port at once, Linux fails both. bind() fails if another
     // already listens.
     if (bound && error == EADDRINUSE && tries_left > 0) {
       listener = FileDescriptor();
@@ -236,10 +237,9 @@ FileDescriptor try_to_listen(const SocketAddress& address) {
 
 void throw_not_listening(const SocketAddress& address, int error) {
   if (error == EADDRINUSE)
-    throw Error(
-        Fault::misuse,
-        fmt::format("port {} of {} is in use, by {}: choose another, or port 0 for any",
-                    address.port(), to_text(address), describe_port_holder(address.port())));
+    throw Error(Fault::misuse, fmt::format("port {} is in use; caused by {}, which listens on it; "
+                                           "to do: choose another port, or 0 for any",
+                                           address.port(), describe_port_holder(address.port())));
   throw_errno(fmt::format("listening on {}", to_text(address)), error);
 }
 

@@ -177,7 +177,7 @@ class TcpStore::Connection {
   const std::string server_;
   const std::chrono::milliseconds timeout_;
   const FileDescriptor socket_;
-  const FileDescriptor wake_;  // Interrupts the polling thread.
+  const FileDescriptor wake_;
 
   std::mutex mutex_;  // Guards the members below, and the socket.
   std::condition_variable changed_;
@@ -217,7 +217,7 @@ std::string TcpStore::wait(std::string_view key, Deadline deadline) {
   };
   std::optional<Connection::Answer> answer;
   if (deadline > start) answer = ask(StoreRequest::Kind::wait, deadline);
-  // An existing value counts even if the reply arrives after the deadline.
+  // An existing value counts even if the reply is late.
   if (!answer) answer = ask(StoreRequest::Kind::find, in(last_answer));
   if (!answer || answer->kind != StoreReply::Kind::value) job::throw_wait_timeout(key, start);
   return std::move(answer->bytes);

@@ -2,11 +2,10 @@
 //
 // Thread safety: as in store.h; a JobToken is a value. Call read_job_token() and
 // secret_of_environment(), which change the environment, before starting threads.
-// Blocking: TcpStore's constructor at most `connect_timeout`; other calls, except wait(), at most
-// `timeout`.
-// Errors: as in store.h. When the server has ended or was destroyed, every current and later call
-// throws peer_lost at once, with its address. There is no reconnection: a new server has another
-// map.
+// Blocking: TcpStore's constructor at most `connect_timeout`, or as long as the resolver; other
+// calls, except wait(), at most `timeout`.
+// Errors: as in store.h. When the server has ended, every current and later call throws peer_lost
+// at once, with its address. There is no reconnection: a new server lacks the old keys.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,21 +22,21 @@
 
 namespace lockstep {
 
-// The identity of a process in a job's network. Both ends of a connection must agree on it.
+// A process in a job's network. Both ends of a connection must agree on all but `rank`.
 struct JobMember {
   std::string job_id;  // 1 to 123 bytes, unique among jobs.
   int rank = 0;
   int world_size = 1;
-  int attempt = 0;  // Number of restarts; ranks of an earlier one are refused.
+  int attempt = 0;  // Restarts; ranks of other attempts are refused.
 };
 
-// Text that core dumps do not contain, and that is not swapped out if this user may lock memory.
-// Copies share the pages; the last copy's destructor overwrites them.
+// Text that core dumps exclude, and that is not swapped out if this user may lock memory. Copies
+// share the pages, which the last destructor overwrites.
 class LOCKSTEP_API Secret {
  public:
   // Errors: system when memory cannot be excluded from dumps.
   explicit Secret(std::string_view text);
-  Secret(const Secret&) = default;  // No move: it would leave a Secret without text.
+  Secret(const Secret&) = default;  // A move would leave a Secret without text.
   Secret& operator=(const Secret&) = default;
 
   std::string_view text() const;
@@ -54,11 +53,11 @@ LOCKSTEP_API std::string fingerprint(const Secret& secret);
 // The secret that only the processes of one job share.
 class LOCKSTEP_API JobToken {
  public:
-  // `text` is Base64, either alphabet, of at least 128 bits: 22 characters. Errors: misuse, without
-  // the text, if it is shorter.
+  // `text` is Base64, either alphabet, of 22 (128 bits) to 1024 characters. Errors: misuse, without
+  // the text, if not.
   explicit JobToken(std::string_view text);
 
-  // Core dumps exclude this memory, but not copies of it.
+  // Core dumps may contain copies.
   std::string_view text() const { return secret_.text(); }
 
  private:
@@ -69,33 +68,33 @@ class LOCKSTEP_API JobToken {
 LOCKSTEP_API JobToken make_job_token();
 
 // Reads the file in LOCKSTEP_JOB_TOKEN_FILE, else LOCKSTEP_JOB_TOKEN; empty when neither is set.
-// Wipes and unsets the latter, so that children and /proc do not show it; a second call returns
-// nothing. Errors: misuse if both are set, and for a token that is too short. Also for a file that
-// is a symbolic link, belongs to another user, or is readable by others.
+// Wipes and unsets the latter: children, /proc and a second call do not find it. Errors: misuse if
+// both are set, and as JobToken's. Misuse for a file that is not a regular one of this user, or is
+// accessible to others.
 LOCKSTEP_API std::optional<JobToken> read_job_token();
 
-// The text of LOCKSTEP_JOB_TOKEN, of any form, for all groups of this process; empty if it was not
-// set. The first call reads, wipes and unsets the variable.
+// The text of LOCKSTEP_JOB_TOKEN, of any form, for all groups of this process; empty if unset. The
+// first call wipes and unsets the variable.
 LOCKSTEP_API const std::optional<Secret>& secret_of_environment();
 
 struct TcpStoreOptions {
   std::string host = "127.0.0.1";  // Numeric, or a name for the resolver.
   int port = 0;
-  JobMember member;  // This process; the server refuses unexpected values.
+  JobMember member;  // This process.
   std::optional<JobToken> token = {};
 
   // Time to wait for the server to start. If short, jobs fail whose hosts start one by one.
   std::chrono::milliseconds connect_timeout = default_timeout;
   // Time limit of each request except wait(). If short, calls fail on a busy host.
   std::chrono::milliseconds timeout = default_timeout;
-  std::function<void()> look = [] {};  // Called while the server is not reachable.
+  std::function<void()> look = [] {};  // Called while the server is unreachable.
 };
 
 // A client of a TcpStoreServer, with one connection that all threads share.
 class LOCKSTEP_API TcpStore final : public Store {
  public:
-  // Errors: timeout when no server was reachable. Misuse when the server refused, with both ends'
-  // values if both have proved the token. Corrupt when the listener is not a store of this job.
+  // Errors: timeout when no server was reachable. Misuse for an unknown host, and when the server
+  // refused, with both ends' values if both proved the token. Corrupt if it is no store of the job.
   explicit TcpStore(const TcpStoreOptions& options);
   ~TcpStore() override;
   TcpStore(const TcpStore&) = delete;
@@ -116,11 +115,11 @@ class LOCKSTEP_API TcpStore final : public Store {
 };
 
 struct TcpStoreServerOptions {
-  // A numeric address of this host. "0.0.0.0" and "::" expose the store to all its networks.
+  // A numeric address of this host. "0.0.0.0" and "::" expose the store to all networks.
   std::string address = "127.0.0.1";
   int port = 0;  // 0: any free port. A fixed port may be in use.
 
-  JobMember job;  // The job of the ranks; `rank` is ignored.
+  JobMember job;  // `rank` is ignored.
   std::optional<JobToken> token = {};
 
   // Refuses a rank that is already connected. False: a rank may have several stores.
@@ -137,13 +136,12 @@ struct TcpStoreServerOptions {
 //
 //   TcpStoreServer server({.job = {.job_id = "job-7", .world_size = 8}, .token = token});
 //
-// Pass server.port() to the ranks. A client must prove the job's token first, also on loopback.
-// Without a token the server checks only the job id, which is no protection: docs/protocol.md.
+// Pass server.port() to the ranks. A client must first prove the job's token, also on loopback.
+// Without a token the server checks only its JobMember, which is no protection: docs/protocol.md.
 class LOCKSTEP_API TcpStoreServer {
  public:
-  // Errors: misuse for an address that is not numeric, and for a port in use, with its holder.
-  // Misuse for an address beyond loopback without a token, unless LOCKSTEP_TRUST_NETWORK=1. System
-  // when a system call fails.
+  // Errors: misuse for an invalid `job` or address, for a port in use, with its holder, and as
+  // require_protection() (tcp_socket.h). System when a system call fails.
   explicit TcpStoreServer(const TcpStoreServerOptions& options);
   ~TcpStoreServer();
   TcpStoreServer(const TcpStoreServer&) = delete;

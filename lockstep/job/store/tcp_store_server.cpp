@@ -29,9 +29,9 @@ namespace lockstep {
 namespace {
 
 constexpr std::size_t most_unauthenticated = 64;
-// Unsent reply bytes at which reading from a client pauses.
+// Unsent reply bytes that pause reading from a client.
 constexpr std::size_t pause_bytes = std::size_t{1} << 20;
-// Unsent bytes at which a client is closed: replies to ended waits can exceed pause_bytes.
+// Unsent bytes that close a client: replies to ended waits can exceed pause_bytes.
 constexpr std::size_t max_output_bytes = std::size_t{8} << 20;
 constexpr std::chrono::seconds log_interval{10};
 constexpr std::chrono::milliseconds listening_pause{100};
@@ -42,7 +42,7 @@ struct Connection {
   JobMember member = {};
   std::string input = {};
   std::string output = {};
-  std::size_t sent = 0;  // In `output`.
+  std::size_t sent = 0;
   Deadline input_deadline = no_deadline;
   Deadline output_deadline = no_deadline;
   std::uint32_t events = EPOLLIN;
@@ -112,7 +112,7 @@ class TcpStoreServer::Loop {
   std::vector<Id> doomed_;
   Id next_id_ = 2;
   Deadline next_deadline_ = no_deadline;  // Not later than any connection's.
-  Deadline accept_again_ = no_deadline;   // Accepting is paused until then.
+  Deadline accept_again_ = no_deadline;
   std::minstd_rand random_{std::random_device{}()};
   SparseLog log_{log_interval};
   std::array<char, std::size_t{64} << 10> buffer_{};
@@ -137,7 +137,7 @@ TcpStoreServer::Loop::Loop(const TcpStoreServerOptions& options) : options_(opti
 }
 
 TcpStoreServer::Loop::~Loop() {
-  if (pid_ != this_process()) {  // A fork()ed child does not have the thread.
+  if (pid_ != this_process()) {  // A fork()ed child lacks the thread.
     thread_.forget();
     return;
   }
@@ -171,7 +171,7 @@ void TcpStoreServer::Loop::turn() {
     settle();
   }
   bury();
-  if (knocking) accept_some();  // Last: existing clients have priority.
+  if (knocking) accept_some();  // Existing clients have priority.
   sweep();
 }
 
@@ -235,7 +235,7 @@ void TcpStoreServer::Loop::welcome(FileDescriptor socket) {
   limit(connection.input_deadline, in(options_.handshake_timeout));
 }
 
-// A random one: no peer can displace all others.
+// At random: no peer can displace all others.
 void TcpStoreServer::Loop::drop_unauthenticated(std::string_view why) {
   const Id id = unauthenticated_[random_() % unauthenticated_.size()];
   doom(id, connections_.at(id), why);

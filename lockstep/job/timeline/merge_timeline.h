@@ -1,11 +1,8 @@
-// Merges the timelines of all ranks for Perfetto (https://ui.perfetto.dev) and chrome://tracing.
+// Merges the timelines of all ranks for Perfetto (https://ui.perfetto.dev) and chrome://tracing:
+// docs/guide/timeline.md.
 //
-// The file is JSON in Chrome's trace event format. Each rank is a process: its first track has the
-// training loop's phases, others the collectives of each thread and LibTorch's operators. An arrow
-// leads from the last rank that joined a collective to each that waited. A failed collective has
-// its Fault.
-//
-// Incomplete files of killed ranks, files of other versions and of earlier jobs are left out.
+// The file is JSON in Chrome's trace event format. Incomplete files of killed ranks, files of other
+// versions and of earlier jobs are left out.
 //
 // Errors: system.
 
@@ -28,9 +25,9 @@ struct TimelineSummary {
   std::uint64_t arrows = 0;
   std::uint64_t operators = 0;
   std::uint64_t failed = 0;
-  std::uint64_t left_out = 0;                // Spans that the ranks' rings had overwritten.
-  std::vector<std::string> unreadable = {};  // Files left out, with the reason.
-  std::vector<std::string> other_jobs = {};  // Files left out.
+  std::uint64_t left_out = 0;                // Spans overwritten in the ranks' ring buffers.
+  std::vector<std::string> unreadable = {};  // With the reason.
+  std::vector<std::string> other_jobs = {};
 };
 
 // Merges the ranks' files in `folders` into `file`. Errors: also misuse without files, and corrupt

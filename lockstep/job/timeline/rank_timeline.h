@@ -1,4 +1,4 @@
-// Reads the spans that one rank recorded from its file.
+// Reads one rank's recorded spans.
 //
 // Errors: system; corrupt for a file of another version or format.
 
@@ -34,7 +34,7 @@ struct RankTimeline {
     std::uint64_t sequence = 0;
     std::uint64_t bytes = 0;
     int last = -1;
-    std::uint32_t thread = 0;  // 0 for the training loop's thread.
+    std::uint32_t thread = 0;  // 0 for the training loop's.
     Operation operation = Operation::none;
     std::optional<Fault> fault = {};
   };
@@ -49,17 +49,17 @@ struct RankTimeline {
   std::uint64_t collectives_left_out = 0;
 
   std::int64_t wall_minus_this_ns = 0;  // The rank's wall clock minus the clock of these times.
-  std::int64_t began_wall_ns = 0;       // Start of the recording, by the rank's wall clock.
+  std::int64_t began_wall_ns = 0;       // Start of the recording, on that wall clock.
   int clock_comparisons = 0;            // With rank 0's clock.
-  std::int64_t clock_error_ns = 0;      // The worst comparison's.
+  std::int64_t clock_error_ns = 0;      // The worst one's.
 };
 
-// TimelineRecorder::stamp() of the file; empty if there is no such file.
+// TimelineRecorder::stamp(); empty without such a file.
 LOCKSTEP_API std::optional<std::uint64_t> stamp_of_rank_timeline(const std::filesystem::path& file);
 
 LOCKSTEP_API RankTimeline read_rank_timeline(const std::filesystem::path& file);
 
-// Without the unused parts of its rings, for sending.
+// The bytes of `file` without the unused parts of its ring buffers.
 LOCKSTEP_API std::string packed_rank_timeline(std::string_view file);
 
 }  // namespace lockstep

@@ -14,9 +14,7 @@ namespace lockstep::comm::engines {
 // out[i] = left[i] op right[i], for `count` elements; `out` may be one of the two.
 using Combine = void (*)(void* out, const void* left, const void* right, std::size_t count);
 
-// --- Two elements --------------------------------------------------------------------------------
-
-// Integers wrap: they are combined as unsigned ones. Short ones must not be promoted to int.
+// Integers wrap, as unsigned ones. Short ones must not be promoted to int.
 template <class T>
 auto wrapping(T value) {
   if constexpr (std::is_integral_v<T>) {

@@ -59,7 +59,7 @@ Combine combine_or_refuse(const lockstep_buffer& data, std::uint8_t reduce_op) {
   return combine;
 }
 
-// Gloo's thread, which writes to connections that a peer may have closed, inherits the ignored
+// Gloo's thread, which writes to connections that peers may have closed, inherits the ignored
 // SIGPIPE.
 std::shared_ptr<Mesh> make_mesh(const lockstep_engine_config& config) {
   const IgnoreSignals ignore{SIGPIPE};
@@ -81,11 +81,10 @@ class Communicator {
 
   // A failure ends all connections. Gloo's thread then no longer accesses the caller's memory, and
   // the other members detect the failure.
-  template <class Act>
-  void run(std::size_t, Act act) {
+  void run(const lockstep_collective& call) {
     const IgnoreSignals ignore{SIGPIPE};  // As in make_mesh().
     try {
-      act();
+      plugin::run_native(*this, call);
     } catch (const gloo::IoException& failed) {
       const plugin::Failed told{is_cancelled_ ? Fault::aborted : fault_of(failed), failed.what()};
       end_connections("an earlier call failed");
@@ -100,13 +99,19 @@ class Communicator {
     return combine_for(dtype, reduce_op) != nullptr;
   }
 
-  void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op);
-  void broadcast(const lockstep_buffer& data, std::int32_t root);
-  void reduce(const lockstep_buffer& data, std::int32_t root, std::uint8_t reduce_op);
-  void all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
-                  const std::size_t* counts);
-  void all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
-                  const std::size_t* send_counts, const std::size_t* receive_counts);
+  void all_reduce(const lockstep_collective& call);
+  void broadcast(const lockstep_collective& call);
+  void reduce(const lockstep_collective& call);
+  void all_gather(const lockstep_collective& call);
+  void all_to_all(const lockstep_collective& call);
+
+  static constexpr plugin::Native<Communicator> natives[] = {
+      {Operation::all_reduce, &Communicator::all_reduce},
+      {Operation::broadcast, &Communicator::broadcast},
+      {Operation::reduce, &Communicator::reduce},
+      {Operation::all_gather, &Communicator::all_gather},
+      {Operation::all_to_all, &Communicator::all_to_all},
+  };
 
  private:
   void end_connections(const char* why) {
@@ -118,37 +123,39 @@ class Communicator {
   std::atomic<bool> is_cancelled_ = false;
 };
 
-void Communicator::all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op) {
-  all_reduce_in_ring(*mesh_, data, combine_or_refuse(data, reduce_op));
+void Communicator::all_reduce(const lockstep_collective& call) {
+  all_reduce_in_ring(*mesh_, call.output, combine_or_refuse(call.output, call.reduce_op));
 }
 
-void Communicator::broadcast(const lockstep_buffer& data, std::int32_t root) {
+void Communicator::broadcast(const lockstep_collective& call) {
+  const lockstep_buffer& data = call.output;
   if (data.count == 0) return;
   gloo::BroadcastOptions options(mesh_);
   options.setOutput<char>(mesh_->buffer(data.data, plugin::bytes_of(data)));
-  options.setRoot(root);
+  options.setRoot(call.root);
   options.setTag(mesh_->next_tag());
   gloo::broadcast(options);
 }
 
-void Communicator::reduce(const lockstep_buffer& data, std::int32_t root, std::uint8_t reduce_op) {
-  const Combine combine = combine_or_refuse(data, reduce_op);
+void Communicator::reduce(const lockstep_collective& call) {
+  const lockstep_buffer& data = call.output;
+  const Combine combine = combine_or_refuse(data, call.reduce_op);
   if (data.count == 0) return;
   // Gloo writes partial results into the output of every member.
   std::unique_ptr<std::byte[]> scratch;
-  if (mesh_->rank != root)
+  if (mesh_->rank != call.root)
     scratch = std::make_unique_for_overwrite<std::byte[]>(plugin::bytes_of(data));
   gloo::ReduceOptions options(mesh_);
   set_elements(options, *mesh_, data, scratch ? scratch.get() : data.data);
-  options.setRoot(root);
+  options.setRoot(call.root);
   options.setReduceFunction(combine);
   options.setTag(mesh_->next_tag());
   gloo::reduce(options);
 }
 
-// As gloo::alltoallv(), but announces all receives before it sends. Otherwise an announcement
-// follows all sent data. If a member comes later, the directions of a link then run one after the
-// other.
+// As gloo::alltoallv(), but announces all receives before it sends. Otherwise an
+// announcement follows all sent data, and a link's directions run in sequence if a member
+// comes later.
 void exchange(Mesh& mesh, const plugin::Parts& send, const plugin::Parts& receive) {
   const std::uint64_t slot = gloo::Slot::build(gloo::kAlltoallSlotPrefix, mesh.next_tag());
   const auto arriving = mesh.buffer(receive.all.data, receive.all.bytes);
@@ -171,13 +178,12 @@ void exchange(Mesh& mesh, const plugin::Parts& send, const plugin::Parts& receiv
   }
 }
 
-void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
-                              const std::size_t* counts) {
-  if (output.count == 0) return;
-  const plugin::Parts parts(output, counts, mesh_->size);
+void Communicator::all_gather(const lockstep_collective& call) {
+  if (call.output.count == 0) return;
+  const plugin::Parts parts(call.output, call.receive_counts, mesh_->size);
   const plugin::Part own = parts[mesh_->rank];
-  const bool is_in_place = input.count == 0 || input.data == own.data;
-  const plugin::Part mine = is_in_place ? own : plugin::whole(input);
+  const bool is_in_place = call.input.count == 0 || call.input.data == own.data;
+  const plugin::Part mine = is_in_place ? own : plugin::whole(call.input);
   // For two members, Gloo's ring would need the same messages, and sends first too.
   if (mesh_->size == 2) return exchange(*mesh_, {mine, mesh_->size}, parts);
   gloo::AllgathervOptions options(mesh_);
@@ -187,9 +193,9 @@ void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffe
   gloo::allgatherv(options);
 }
 
-void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
-                              const std::size_t* send_counts, const std::size_t* receive_counts) {
-  exchange(*mesh_, {input, send_counts, mesh_->size}, {output, receive_counts, mesh_->size});
+void Communicator::all_to_all(const lockstep_collective& call) {
+  exchange(*mesh_, {call.input, call.send_counts, mesh_->size},
+           {call.output, call.receive_counts, mesh_->size});
 }
 
 int probe(char* text, std::size_t capacity, lockstep_engine_error*) {

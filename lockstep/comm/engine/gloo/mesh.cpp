@@ -116,8 +116,8 @@ LoopThread::Preempting::~Preempting() {
 
 }  // namespace lockstep::comm::engines
 
-// Gloo's own class, with which it ends all connections after a timeout. Declared here because
-// packages ship its header without those that it includes.
+// Gloo's class to end all connections after a timeout. Declared here because packages ship its
+// header without those that it includes.
 namespace gloo::transport::tcp {
 class Context : public transport::Context {
  public:

@@ -19,18 +19,18 @@
 
 namespace lockstep::comm::engines {
 
-// The thread with which Gloo reads and writes the connections of a device.
+// The thread with which Gloo reads and writes a device's connections.
 //
-// A thread that sends holds the connection's lock while it wakes this thread, which then spins for
-// the lock. On a rank with one CPU, it would spin for a whole time slice. With SCHED_BATCH, it
-// preempts neither a sender nor a computing thread. A caller that only waits holds no lock, so it
-// lets this thread preempt.
+// A sending thread holds the connection's lock while it wakes this thread, which then spins for the
+// lock. On a rank with one CPU, it would spin for a whole time slice. With SCHED_BATCH, it preempts
+// neither a sender nor a computing thread. A caller that only waits holds no lock, so it lets this
+// thread preempt.
 class LoopThread {
  public:
   LoopThread() = default;
 
-  // Calls `start`, finds the thread that this creates, and sets it to SCHED_BATCH. It keeps its
-  // policy if it is not found, or if the calling thread's policy is not SCHED_OTHER.
+  // Calls `start`. The thread that it creates gets SCHED_BATCH if the calling thread has
+  // SCHED_OTHER. If it is not found, Preempting has no effect.
   static LoopThread started_by(const std::function<void()>& start);
 
   // Lets the thread preempt while this object lives; one at a time.
@@ -46,21 +46,21 @@ class LoopThread {
   };
 
  private:
-  pid_t id_ = 0;  // 0 if no thread has SCHED_BATCH.
+  pid_t id_ = 0;  // 0 if it lacks SCHED_BATCH or was not found.
 };
 
 // All connections use one network address of this host. Thread safety: one thread at a time, except
 // abort().
 class Mesh final : public gloo::rendezvous::Context {
  public:
-  // Blocking: until all members have come, at most the timeout of `config`. Errors: Failed with the
-  // store's error; Gloo's own.
+  // Blocking: until all members have come, at most the timeout of `config`. Errors: plugin::Failed
+  // with the store's error; Gloo's own.
   explicit Mesh(const lockstep_engine_config& config);
 
   // Ends all connections. A running call then fails, here and on members that wait for this one.
   void abort(const std::string& why);
 
-  // A buffer whose waits all fail after abort(), unlike Gloo's own; it must not outlive the Mesh.
+  // A buffer whose next waits fail after abort(), unlike Gloo's own; it must not outlive the Mesh.
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer(void* data, std::size_t bytes);
 
   // Distinguishes the messages of two calls.

@@ -1,5 +1,5 @@
-// Opens the library that is built against Gloo, so that it uses no other Gloo. LibTorch exports a
-// gloo:: of another version, to which the loader would bind the plugin.
+// Opens the library built against Gloo, so that it uses no other Gloo. LibTorch exports another
+// version's gloo::, to which the loader would bind the plugin.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>

@@ -12,8 +12,8 @@
 namespace lockstep::comm::engines {
 namespace {
 
-// docs/internals/hosts.md explains why this is not Gloo's ring. Other sizes from 64 KiB to 512 KiB
-// were not faster.
+// docs/internals/hosts.md explains why not Gloo's ring. Other sizes from 64 KiB to 512 KiB were not
+// faster.
 constexpr std::size_t most_block_bytes = std::size_t{128} << 10;
 constexpr std::size_t ahead = 8;  // Rounds for which a member is ready to receive.
 

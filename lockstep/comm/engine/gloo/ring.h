@@ -14,16 +14,16 @@ namespace lockstep::comm::engines {
 // A member's schedule in a ring (Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for
 // clusters of workstations", 2009).
 //
-// The data has a chunk for each member, and a chunk has segments. In each round, a member sends a
-// segment to the next member and receives one from the previous. It adds those of the first half of
-// the rounds to its own. In the second half the complete sums go round.
+// The data has a chunk for each member, and a chunk has segments. In each round, a member sends one
+// segment to the next member and receives one from the previous. The first half of the rounds adds
+// segments, the second half passes on the sums.
 class Ring {
  public:
   // Segments have at most `most` elements. Chunks have at least two segments, so that one is
   // transferred while another is added.
   Ring(std::size_t count, int rank, int size, std::size_t most);
 
-  // In elements. Empty when there are fewer elements than segments, and after the end.
+  // In elements. Some are empty if there are fewer elements than segments, all after the end.
   struct Block {
     std::size_t begin = 0;
     std::size_t count = 0;

@@ -30,7 +30,7 @@ struct Group {
   }
 };
 
-// FNV-1a of the name, within MPI's range of tags: several threads may make communicators at once.
+// FNV-1a of the name, within MPI's tag range: several threads may make communicators at once.
 int tag_of(std::string_view name) {
   std::uint64_t hash = 14695981039346656037u;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
@@ -103,56 +103,62 @@ Communicator::~Communicator() {
   if (MPI_Comm_free(&comm_) == MPI_SUCCESS) unfinished_.finish();
 }
 
-void Communicator::settle() { check(MPI_Barrier(comm_), "MPI_Barrier"); }
+void Communicator::run(const lockstep_collective& call) {
+  try {
+    plugin::run_native(*this, call);
+    if (!plugin::is_sent_at_once(call)) check(MPI_Barrier(comm_), "MPI_Barrier");
+  } catch (...) {
+    is_whole_ = false;
+    throw;
+  }
+}
 
 bool Communicator::combines(std::uint8_t dtype, std::uint8_t reduce_op) {
   return op_of(static_cast<DType>(dtype), static_cast<ReduceOp>(reduce_op)) != MPI_OP_NULL;
 }
 
-void Communicator::all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op) {
-  const Reduction native = reduction_of(data, reduce_op);
-  in_chunks(whole(data), bytes_of_element(data.dtype), [&](void* at, int count) {
+void Communicator::all_reduce(const lockstep_collective& call) {
+  const Reduction native = reduction_of(call.output, call.reduce_op);
+  in_chunks(whole(call.output), bytes_of_element(call.output.dtype), [&](void* at, int count) {
     check(MPI_Allreduce(MPI_IN_PLACE, at, count, native.type, native.op, comm_), "MPI_Allreduce");
   });
 }
 
-void Communicator::broadcast(const lockstep_buffer& data, int root) {
-  broadcast_bytes(whole(data), root, comm_);
+void Communicator::broadcast(const lockstep_collective& call) {
+  broadcast_bytes(whole(call.output), call.root, comm_);
 }
 
-void Communicator::reduce(const lockstep_buffer& data, int root, std::uint8_t reduce_op) {
-  reduce_elements(whole(data), bytes_of_element(data.dtype), reduction_of(data, reduce_op), root,
-                  rank_, comm_);
+void Communicator::reduce(const lockstep_collective& call) {
+  reduce_elements(whole(call.output), bytes_of_element(call.output.dtype),
+                  reduction_of(call.output, call.reduce_op), call.root, rank_, comm_);
 }
 
 // In place on every rank: MPI requires all ranks to agree on that.
-void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
-                              const std::size_t* counts) {
-  const Parts parts(output, counts, size_);
+void Communicator::all_gather(const lockstep_collective& call) {
+  const Parts parts(call.output, call.receive_counts, size_);
   if (parts.all.bytes == 0) return;
-  copy_part({static_cast<std::byte*>(input.data), parts[rank_].bytes}, parts[rank_].data);
+  copy_part({static_cast<std::byte*>(call.input.data), parts[rank_].bytes}, parts[rank_].data);
 
   if (parts.all.bytes > largest_call) {
     for (int rank = 0; rank < size_; ++rank) broadcast_bytes(parts[rank], rank, comm_);
-  } else if (are_equal(counts, size_)) {
-    check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, output.data,
+  } else if (are_equal(call.receive_counts, size_)) {
+    check(MPI_Allgather(MPI_IN_PLACE, 0, MPI_BYTE, call.output.data,
                         static_cast<int>(parts[rank_].bytes), MPI_BYTE, comm_),
           "MPI_Allgather");
   } else {
-    check(MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, output.data, as_ints(parts.sizes).data(),
+    check(MPI_Allgatherv(MPI_IN_PLACE, 0, MPI_BYTE, call.output.data, as_ints(parts.sizes).data(),
                          as_ints(parts.begins).data(), MPI_BYTE, comm_),
           "MPI_Allgatherv");
   }
 }
 
-void Communicator::reduce_scatter(const lockstep_buffer& input, const lockstep_buffer& output,
-                                  const std::size_t* counts, std::uint8_t reduce_op) {
-  const Reduction native = reduction_of(input, reduce_op);
-  const std::size_t element = bytes_of_element(input.dtype);
-  const Parts parts(input, counts, size_);
+void Communicator::reduce_scatter(const lockstep_collective& call) {
+  const Reduction native = reduction_of(call.input, call.reduce_op);
+  const std::size_t element = bytes_of_element(call.input.dtype);
+  const Parts parts(call.input, call.send_counts, size_);
   if (parts.all.bytes == 0) return;
   const Part own = parts[rank_];
-  auto* const result = static_cast<std::byte*>(output.data);
+  auto* const result = static_cast<std::byte*>(call.output.data);
 
   if (parts.all.bytes > largest_call) {
     copy_part(own, result);
@@ -165,7 +171,7 @@ void Communicator::reduce_scatter(const lockstep_buffer& input, const lockstep_b
   // MPI requires a result outside its input.
   const bool in_place = own.data == result;
   const auto apart = std::make_unique_for_overwrite<std::byte[]>(in_place ? own.bytes : 0);
-  check(MPI_Reduce_scatter(input.data, in_place ? apart.get() : result,
+  check(MPI_Reduce_scatter(call.input.data, in_place ? apart.get() : result,
                            as_ints(parts.sizes, element).data(), native.type, native.op, comm_),
         "MPI_Reduce_scatter");
   if (in_place) copy_part({apart.get(), own.bytes}, result);
@@ -173,10 +179,9 @@ void Communicator::reduce_scatter(const lockstep_buffer& input, const lockstep_b
 
 // By messages, divided equally at both ends: some ranks' parts might fit one MPI_Alltoallv() while
 // others' do not.
-void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
-                              const std::size_t* send_counts, const std::size_t* receive_counts) {
-  const Parts sent(input, send_counts, size_);
-  const Parts received(output, receive_counts, size_);
+void Communicator::all_to_all(const lockstep_collective& call) {
+  const Parts sent(call.input, call.send_counts, size_);
+  const Parts received(call.output, call.receive_counts, size_);
   constexpr int tag = 0;
   Messages messages;
   for (int distance = 1; distance < size_; ++distance) {

@@ -1,5 +1,5 @@
 // Collectives of some ranks of the job, by MPI. All except reductions move bytes. MPI counts in
-// int, so longer data takes several calls, equal on all ranks.
+// int: longer data takes several calls, equal on all ranks.
 //
 // MPI cannot be interrupted: config.timeout_ms has no effect, and there is no cancel().
 //
@@ -31,33 +31,27 @@ class Communicator {
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
 
-  // Runs `act`, a collective that moves `bytes` in total: see plugin::sent_at_once.
-  template <class Act>
-  void run(std::size_t bytes, Act act) {
-    try {
-      act();
-      if (bytes > plugin::sent_at_once) settle();
-    } catch (...) {
-      is_whole_ = false;
-      throw;
-    }
-  }
+  void run(const lockstep_collective& call);
 
   static bool combines(std::uint8_t dtype, std::uint8_t reduce_op);
 
-  void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op);
-  void broadcast(const lockstep_buffer& data, int root);
-  void reduce(const lockstep_buffer& data, int root, std::uint8_t reduce_op);
-  void all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
-                  const std::size_t* counts);
-  void reduce_scatter(const lockstep_buffer& input, const lockstep_buffer& output,
-                      const std::size_t* counts, std::uint8_t reduce_op);
-  void all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
-                  const std::size_t* send_counts, const std::size_t* receive_counts);
+  void all_reduce(const lockstep_collective& call);
+  void broadcast(const lockstep_collective& call);
+  void reduce(const lockstep_collective& call);
+  void all_gather(const lockstep_collective& call);
+  void reduce_scatter(const lockstep_collective& call);
+  void all_to_all(const lockstep_collective& call);
+
+  static constexpr plugin::Native<Communicator> natives[] = {
+      {Operation::all_reduce, &Communicator::all_reduce},
+      {Operation::broadcast, &Communicator::broadcast},
+      {Operation::reduce, &Communicator::reduce},
+      {Operation::all_gather, &Communicator::all_gather},
+      {Operation::reduce_scatter, &Communicator::reduce_scatter},
+      {Operation::all_to_all, &Communicator::all_to_all},
+  };
 
  private:
-  void settle();
-
   Unfinished unfinished_;  // First member: it also counts communicators whose constructor throws.
   MPI_Comm comm_ = MPI_COMM_NULL;
   int rank_ = 0;

@@ -36,7 +36,7 @@ bool is_finalized() {
   return flag != 0;
 }
 
-// Without a launcher MPI would start as a job of one rank.
+// Without a launcher, MPI would start a one-rank job.
 void require_launcher() {
   for (const char* variable : {"OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMIX_RANK",
                                "PMI_RANK", "PMI_SIZE", "PMI_FD"})
@@ -53,8 +53,8 @@ struct Launched {
   int ranks;
 };
 
-// If the launcher gives the number. Open MPI's ranks also have Slurm's variable, for the step that
-// started its daemons, so the order matters.
+// If the launcher gives it. Open MPI's ranks also have Slurm's variable, for the step that started
+// its daemons, so the order matters.
 std::optional<Launched> launched() {
   for (const char* variable :
        {"OMPI_COMM_WORLD_SIZE", "MV2_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"})
@@ -62,7 +62,7 @@ std::optional<Launched> launched() {
   return std::nullopt;
 }
 
-// Without this, Open MPI requests the parts of a long message over TCP. Requests wait behind the
+// Without this, Open MPI requests a long message's parts over TCP. Requests wait behind the
 // receiver's own data, so two ranks that send to each other would alternate.
 void choose_settings() { plugin::set_by_default("OMPI_MCA_btl_tcp_flags", "send,inplace"); }
 
@@ -104,7 +104,7 @@ void require_threads(bool by_program) {
   throw Failed{Fault::unsupported, text};
 }
 
-// MPI_Finalize() waits for all ranks, so it is called only when all can be expected.
+// MPI_Finalize() waits for all ranks.
 void end_at_exit(int code, void*) {
   int finalized = 0;
   if (code != 0 || unfinished != 0) return;
@@ -194,7 +194,7 @@ const MPI_Comm* duplicate_world(const void* original_world) {
   check(MPI_Comm_dup(original, made.get()), "MPI_Comm_dup");
   check(MPI_Comm_set_errhandler(*made, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   check(MPI_Comm_set_attr(original, key_of_duplicate(), made.get()), "MPI_Comm_set_attr");
-  return made.release();  // The attribute owns it, for the life of the process.
+  return made.release();  // The attribute owns it.
 }
 
 MPI_Comm duplicated_world(const void* world) {

@@ -1,7 +1,7 @@
 // The MPI library in this process, and the communicator of all ranks.
 //
-// Thread safety: any thread may call any function; start() one thread at a time. Blocking: start()
-// waits for the other ranks as MPI_Init_thread() does. Errors: plugin::Failed.
+// Thread safety: any thread; start() one at a time. Blocking: start() waits for the other ranks as
+// MPI_Init_thread() does. Errors: plugin::Failed.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,12 +27,12 @@ void check(int result, const char* function);
 std::string version();
 
 // Starts MPI unless the program has. Checks that it has all ranks of the launcher and
-// MPI_THREAD_MULTIPLE. MPI that was started here ends when the process exits with code 0 and no
-// Unfinished is left. Errors: unsupported; misuse when the program has ended MPI.
+// MPI_THREAD_MULTIPLE. MPI started here ends when the process exits with code 0 and no Unfinished
+// is left. Errors: unsupported; misuse when the program has ended MPI.
 void start();
 
-// Must finish before MPI may end in order. MPI_Finalize() would wait forever for a rank that
-// aborted, so such a rank exits without it.
+// MPI started here does not end while one is unfinished: MPI_Finalize() would wait forever for a
+// rank that aborted.
 class Unfinished {
  public:
   Unfinished();
@@ -46,10 +46,10 @@ class Unfinished {
 // Duplicates `original_world`, an MPI_Comm* (null: MPI_COMM_WORLD), to separate Lockstep's traffic
 // from the program's. The duplicate and its children report errors instead of ending the process.
 // MPI must be started. The first call for a communicator is collective over it; one thread at a
-// time. Lives as long as the process.
+// time. Lives as long as the process. Errors: misuse for MPI_COMM_NULL.
 const MPI_Comm* duplicate_world(const void* original_world);
 
-// From any thread. `world` is duplicate_world()'s result. Errors: bug for null.
+// `world` is duplicate_world()'s result. Errors: bug for null.
 MPI_Comm duplicated_world(const void* world);
 
 int rank_in(MPI_Comm communicator);

@@ -28,8 +28,6 @@ MPI_Datatype type_of(DType dtype);
 // MPI may lose a NaN, and saturate.
 MPI_Op op_of(DType dtype, ReduceOp op);
 
-// --- Chunks --------------------------------------------------------------------------------------
-
 // Well below INT_MAX, because libraries multiply counts by sizes.
 constexpr std::size_t largest_call = LOCKSTEP_MPI_LARGEST_CALL;
 

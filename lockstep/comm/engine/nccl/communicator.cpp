@@ -135,7 +135,7 @@ void Communicator::abort_locked() {
   handle_ = nullptr;
 }
 
-// Waits until `result` is no longer "in progress", without holding the lock meanwhile.
+// Waits, without the lock, until `result` is no longer "in progress".
 void Communicator::settle(const char* what, ncclResult_t result, Clock::time_point deadline,
                           std::unique_lock<std::mutex>& lock) {
   while (result == ncclInProgress) {
@@ -159,7 +159,7 @@ void Communicator::settle(const char* what, ncclResult_t result, Clock::time_poi
   throw plugin::Failed{Fault::system, text};
 }
 
-// `act` makes related calls of NCCL, and stops at the first failure.
+// `act` makes related NCCL calls, and stops at the first failure.
 template <class Act>
 void Communicator::enqueue(const char* what, Act act) {
   const DeviceGuard guard(device_);
@@ -198,50 +198,52 @@ void Communicator::exchange(const char* what, cudaStream_t stream, const plugin:
   });
 }
 
-// --- Collectives ---------------------------------------------------------------------------------
-
-void Communicator::all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op) {
-  const auto [type, op] = known_reduction(data, reduce_op);
+void Communicator::all_reduce(const lockstep_collective& call) {
+  const lockstep_buffer& data = call.output;
+  const auto [type, op] = known_reduction(data, call.reduce_op);
   enqueue("ncclAllReduce", [&] {
     return ncclAllReduce(data.data, data.data, data.count, type, op, handle_, stream_of(data));
   });
 }
 
-void Communicator::broadcast(const lockstep_buffer& data, int root) {
+void Communicator::broadcast(const lockstep_collective& call) {
+  const lockstep_buffer& data = call.output;
   enqueue("ncclBroadcast", [&] {
-    return ncclBroadcast(data.data, data.data, plugin::bytes_of(data), ncclInt8, root, handle_,
+    return ncclBroadcast(data.data, data.data, plugin::bytes_of(data), ncclInt8, call.root, handle_,
                          stream_of(data));
   });
 }
 
-void Communicator::reduce(const lockstep_buffer& data, int root, std::uint8_t reduce_op) {
-  const auto [type, op] = known_reduction(data, reduce_op);
+void Communicator::reduce(const lockstep_collective& call) {
+  const lockstep_buffer& data = call.output;
+  const auto [type, op] = known_reduction(data, call.reduce_op);
   enqueue("ncclReduce", [&] {
-    return ncclReduce(data.data, data.data, data.count, type, op, root, handle_, stream_of(data));
+    return ncclReduce(data.data, data.data, data.count, type, op, call.root, handle_,
+                      stream_of(data));
   });
 }
 
-void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
-                              const std::size_t* counts) {
-  if (plugin::are_equal(counts, size_))
+void Communicator::all_gather(const lockstep_collective& call) {
+  if (plugin::are_equal(call.receive_counts, size_))
     return enqueue("ncclAllGather", [&] {
-      return ncclAllGather(input.data, output.data, plugin::bytes_of(input), ncclInt8, handle_,
-                           stream_of(output));
+      return ncclAllGather(call.input.data, call.output.data, plugin::bytes_of(call.input),
+                           ncclInt8, handle_, stream_of(call.output));
     });
-  exchange("an all_gather of uneven parts", stream_of(output), {plugin::whole(input), size_},
-           {output, counts, size_});
+  exchange("an all_gather of uneven parts", stream_of(call.output),
+           {plugin::whole(call.input), size_}, {call.output, call.receive_counts, size_});
 }
 
-void Communicator::reduce_scatter(const lockstep_buffer& input, const lockstep_buffer& output,
-                                  const std::size_t* counts, std::uint8_t reduce_op) {
-  const auto [type, op] = known_reduction(input, reduce_op);
+void Communicator::reduce_scatter(const lockstep_collective& call) {
+  const lockstep_buffer& output = call.output;
+  const std::size_t* const counts = call.send_counts;
+  const auto [type, op] = known_reduction(call.input, call.reduce_op);
   if (plugin::are_equal(counts, size_))
-    return enqueue("ncclReduceScatter", [&, type = type, op = op] {
-      return ncclReduceScatter(input.data, output.data, output.count, type, op, handle_,
+    return enqueue("ncclReduceScatter", [&] {
+      return ncclReduceScatter(call.input.data, output.data, output.count, type, op, handle_,
                                stream_of(output));
     });
-  const plugin::Parts parts(input, counts, size_);
-  enqueue("a reduce_scatter of uneven parts", [&, type = type, op = op] {
+  const plugin::Parts parts(call.input, counts, size_);
+  enqueue("a reduce_scatter of uneven parts", [&] {
     ncclResult_t result = ncclSuccess;
     for (int root = 0; root < size_ && is_good(result); ++root)
       if (counts[root] > 0)
@@ -251,10 +253,9 @@ void Communicator::reduce_scatter(const lockstep_buffer& input, const lockstep_b
   });
 }
 
-void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
-                              const std::size_t* send_counts, const std::size_t* receive_counts) {
-  exchange("an all_to_all", stream_of(output), {input, send_counts, size_},
-           {output, receive_counts, size_});
+void Communicator::all_to_all(const lockstep_collective& call) {
+  exchange("an all_to_all", stream_of(call.output), {call.input, call.send_counts, size_},
+           {call.output, call.receive_counts, size_});
 }
 
 }  // namespace lockstep::comm::engines

@@ -1,7 +1,7 @@
-// An NCCL communicator, on one device. It is non-blocking: this class waits for peers instead of
-// NCCL, until a timeout or cancel(). Enqueued work may still run when a call returns.
+// An NCCL communicator, on one device. It is non-blocking: this class waits for peers, until a
+// timeout or cancel(). Enqueued work may still run when a call returns.
 //
-// Thread safety: any thread may call cancel() at any time; one thread at a time for the others.
+// Thread safety: any thread may call cancel(); one thread at a time for the others.
 // Errors: Failed(timeout); Failed(aborted) after cancel(); Failed(system) with NCCL's text, also
 // for a lost peer, which NCCL does not identify. Afterwards only the destructor may be called.
 
@@ -48,15 +48,23 @@ class Communicator {
     return reduction_of(dtype, reduce_op).has_value();
   }
 
-  void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op);
-  void broadcast(const lockstep_buffer& data, int root);
-  void reduce(const lockstep_buffer& data, int root, std::uint8_t reduce_op);
-  void all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
-                  const std::size_t* counts);
-  void reduce_scatter(const lockstep_buffer& input, const lockstep_buffer& output,
-                      const std::size_t* counts, std::uint8_t reduce_op);
-  void all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
-                  const std::size_t* send_counts, const std::size_t* receive_counts);
+  void run(const lockstep_collective& call) { plugin::run_native(*this, call); }
+
+  void all_reduce(const lockstep_collective& call);
+  void broadcast(const lockstep_collective& call);
+  void reduce(const lockstep_collective& call);
+  void all_gather(const lockstep_collective& call);
+  void reduce_scatter(const lockstep_collective& call);
+  void all_to_all(const lockstep_collective& call);
+
+  static constexpr plugin::Native<Communicator> natives[] = {
+      {Operation::all_reduce, &Communicator::all_reduce},
+      {Operation::broadcast, &Communicator::broadcast},
+      {Operation::reduce, &Communicator::reduce},
+      {Operation::all_gather, &Communicator::all_gather},
+      {Operation::reduce_scatter, &Communicator::reduce_scatter},
+      {Operation::all_to_all, &Communicator::all_to_all},
+  };
 
  private:
   using Clock = std::chrono::steady_clock;

@@ -16,8 +16,8 @@ namespace lockstep::comm::engines {
 // Throws Failed(system) with `what` unless `status` is success.
 void check_cuda(cudaError_t status, const char* what);
 
-// Throws Failed(unsupported) without a device, with what is missing: a driver, a newer driver, or a
-// device. NCCL itself detects that only when it communicates.
+// Throws Failed(unsupported), with what is missing: a driver, a newer driver, or a device. NCCL
+// itself detects that only when it communicates.
 void require_device();
 
 // Such as "0000:1b:00.0".
@@ -36,8 +36,8 @@ class DeviceGuard {
 };
 
 // Rank 0 makes NCCL's id, and all read it from the job's store. Blocking: until rank 0 has received
-// from all. Errors: the store's; misuse, on all ranks, when two of them use one device. Otherwise
-// NCCL would hang.
+// from all. Errors: the store's; misuse, on all ranks, when two of them use one device, where NCCL
+// would hang.
 ncclUniqueId meet(const lockstep_engine_config& config);
 
 }  // namespace lockstep::comm::engines

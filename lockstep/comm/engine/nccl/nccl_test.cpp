@@ -19,6 +19,7 @@
 #include "lockstep/comm/engine/device_backend.h"
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/comm/reduce/reduce.h"
+#include "tests/rigs/engine_call.h"
 
 namespace lockstep::comm::nccl_test {
 namespace {
@@ -194,23 +195,26 @@ TEST(Nccl, DoesEveryCollectiveAlone) {
   const DeviceValues output({0, 0, 0});
   const lockstep_buffer in = input.buffer();
   const lockstep_buffer out = output.buffer();
-  const auto sum = static_cast<std::uint8_t>(ReduceOp::sum);
   const auto average = static_cast<std::uint8_t>(ReduceOp::average);
 
-  EXPECT_EQ(engine().all_reduce(made, &in, sum, &error), 0) << error.text;
-  EXPECT_EQ(engine().all_reduce(made, &in, average, &error), 0) << error.text;
-  EXPECT_EQ(engine().broadcast(made, &in, 0, &error), 0) << error.text;
-  EXPECT_EQ(engine().reduce(made, &in, 0, sum, &error), 0) << error.text;
+  const auto expect_done = [&](Operation operation, const test::EngineCall& call) {
+    EXPECT_EQ(test::run(engine(), made, operation, call, &error), 0) << error.text;
+  };
+  expect_done(Operation::all_reduce, {.output = in});
+  expect_done(Operation::all_reduce, {.output = in, .reduce_op = average});
+  expect_done(Operation::broadcast, {.output = in});
+  expect_done(Operation::reduce, {.output = in});
   EXPECT_EQ(input.read(), values);
   const auto expect_moved = [&] {
     EXPECT_EQ(output.read(), values);
     cudaMemset(out.data, 0, values.size() * sizeof(float));
   };
-  EXPECT_EQ(engine().all_gather(made, &in, &out, counts, &error), 0) << error.text;
+  expect_done(Operation::all_gather, {.input = in, .output = out, .receive_counts = counts});
   expect_moved();
-  EXPECT_EQ(engine().reduce_scatter(made, &in, &out, counts, sum, &error), 0) << error.text;
+  expect_done(Operation::reduce_scatter, {.input = in, .output = out, .send_counts = counts});
   expect_moved();
-  EXPECT_EQ(engine().all_to_all(made, &in, &out, counts, counts, &error), 0) << error.text;
+  expect_done(Operation::all_to_all,
+              {.input = in, .output = out, .send_counts = counts, .receive_counts = counts});
   expect_moved();
 }
 
@@ -226,7 +230,7 @@ TEST(Nccl, DoesNothingAfterACancel) {
   engine().cancel(made);
   const DeviceValues values({1, 2});
   const lockstep_buffer data = values.buffer();
-  EXPECT_NE(engine().all_reduce(made, &data, 0, &error), 0);
+  EXPECT_NE(test::run(engine(), made, Operation::all_reduce, {.output = data}, &error), 0);
   EXPECT_EQ(error.fault, static_cast<int>(Fault::aborted)) << error.text;
 }
 

@@ -32,14 +32,14 @@ void choose_settings(const lockstep_engine_config& config) {
   plugin::set_by_default("CCL_MNIC", "global");
   plugin::set_by_default("CCL_MNIC_NAME", config.interface_name);
   plugin::set_by_default("CCL_MNIC_COUNT", "1");
-  // oneCCL warns of each setting that is not its default.
+  // oneCCL warns of each non-default setting.
   plugin::set_by_default("CCL_LOG_LEVEL", "error");
   if (std::strchr(config.address, ':') != nullptr)
     plugin::set_by_default("CCL_KVS_PREFER_IPV6", "1");
 }
 
-// oneCCL opens its transport with the first communicator of a process, at the same time on all
-// members. So the first one has only this process. Never destroyed.
+// oneCCL opens its transport with a process's first communicator, on all members at once. The first
+// one therefore has only this process. Never destroyed.
 void make_first_communicator() {
   static auto* const kvs = new auto(ccl::create_main_kvs());
   static auto* const first = new auto(ccl::create_communicator(1, 0, *kvs));
@@ -82,8 +82,7 @@ Progress& progress() {
 
 }  // namespace lockstep::comm::engines
 
-// Symbols of Intel's compiler runtime and tracer, which oneCCL's archive needs. Null means "no
-// tracer".
+// Symbols of Intel's compiler runtime and tracer, which oneCCL's archive needs. Null: no tracer.
 
 extern "C" {
 

@@ -71,8 +71,6 @@ std::optional<ccl::reduction> reduction_of(std::uint8_t dtype, std::uint8_t redu
   }
 }
 
-// --- Waiting ------------------------------------------------------------------------------------
-
 // Spins for the time of a short call, then yields the core.
 class Patience {
  public:
@@ -101,9 +99,9 @@ bool has_come(ccl::event& event) {
 
 // --- Making one ---------------------------------------------------------------------------------
 
-// Serializes the creation of communicators in a process: two made at once would get the same
-// number. The core makes them in the same order everywhere, because members would otherwise wait
-// for each other forever.
+// Serializes a process's creation of communicators: two at once would get the same
+// number. The core makes them in the same order everywhere; otherwise members would
+// deadlock.
 std::unique_lock<std::timed_mutex> take_turn(std::chrono::milliseconds timeout) {
   static std::timed_mutex mutex;
   std::unique_lock lock(mutex, timeout);
@@ -135,8 +133,6 @@ ccl::shared_ptr_class<ccl::kvs> make_kvs(const lockstep_engine_config& config) {
   return ccl::create_kvs(address);
 }
 
-// --- The communicator ---------------------------------------------------------------------------
-
 class Communicator {
  public:
   // Collective. Blocking, for `timeout_ms` at most.
@@ -144,23 +140,28 @@ class Communicator {
 
   void cancel() { is_cancelled_ = true; }
 
-  template <class Act>
-  void run(std::size_t bytes, Act act) {
-    act();
-    if (bytes > plugin::sent_at_once) await_all();
+  void run(const lockstep_collective& call) {
+    plugin::run_native(*this, call);
+    if (!plugin::is_sent_at_once(call)) await_all();
   }
 
   static bool combines(std::uint8_t dtype, std::uint8_t reduce_op) {
     return number_of(dtype) && reduction_of(dtype, reduce_op);
   }
 
-  void all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op);
-  void broadcast(const lockstep_buffer& data, std::int32_t root);
-  void reduce(const lockstep_buffer& data, std::int32_t root, std::uint8_t reduce_op);
-  void all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
-                  const std::size_t* counts);
-  void all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
-                  const std::size_t* send_counts, const std::size_t* receive_counts);
+  void all_reduce(const lockstep_collective& call);
+  void broadcast(const lockstep_collective& call);
+  void reduce(const lockstep_collective& call);
+  void all_gather(const lockstep_collective& call);
+  void all_to_all(const lockstep_collective& call);
+
+  static constexpr plugin::Native<Communicator> natives[] = {
+      {Operation::all_reduce, &Communicator::all_reduce},
+      {Operation::broadcast, &Communicator::broadcast},
+      {Operation::reduce, &Communicator::reduce},
+      {Operation::all_gather, &Communicator::all_gather},
+      {Operation::all_to_all, &Communicator::all_to_all},
+  };
 
  private:
   static void require_combines(const lockstep_buffer& data, std::uint8_t reduce_op) {
@@ -213,7 +214,7 @@ void Communicator::poll(ccl::event& event) const {
 // Completes an operation that returns an event, begin(communicator).
 template <class Begin>
 void Communicator::complete(Begin begin) {
-  // oneCCL's destructor waits for an incomplete event, so such an event is never freed.
+  // oneCCL's destructor waits for an incomplete event, which is therefore never freed.
   auto event = std::make_unique<std::optional<ccl::event>>();
   try {
     {
@@ -235,50 +236,50 @@ void Communicator::await_all() {
   });
 }
 
-void Communicator::all_reduce(const lockstep_buffer& data, std::uint8_t reduce_op) {
+void Communicator::all_reduce(const lockstep_collective& call) {
+  const lockstep_buffer& data = call.output;
   complete([&](const ccl::communicator& ccl) {
-    require_combines(data, reduce_op);
+    require_combines(data, call.reduce_op);
     return ccl::allreduce(data.data, data.data, data.count, *number_of(data.dtype),
-                          *reduction_of(data.dtype, reduce_op), ccl);
+                          *reduction_of(data.dtype, call.reduce_op), ccl);
   });
 }
 
-void Communicator::broadcast(const lockstep_buffer& data, std::int32_t root) {
+void Communicator::broadcast(const lockstep_collective& call) {
+  const lockstep_buffer& data = call.output;
   complete([&](const ccl::communicator& ccl) {
-    return ccl::broadcast(data.data, plugin::bytes_of(data), ccl::datatype::uint8, root, ccl);
+    return ccl::broadcast(data.data, plugin::bytes_of(data), ccl::datatype::uint8, call.root, ccl);
   });
 }
 
-void Communicator::reduce(const lockstep_buffer& data, std::int32_t root, std::uint8_t reduce_op) {
+void Communicator::reduce(const lockstep_collective& call) {
+  const lockstep_buffer& data = call.output;
   complete([&](const ccl::communicator& ccl) {
-    require_combines(data, reduce_op);
+    require_combines(data, call.reduce_op);
     return ccl::reduce(data.data, data.data, data.count, *number_of(data.dtype),
-                       *reduction_of(data.dtype, reduce_op), root, ccl);
+                       *reduction_of(data.dtype, call.reduce_op), call.root, ccl);
   });
 }
 
-void Communicator::all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
-                              const std::size_t* counts) {
+void Communicator::all_gather(const lockstep_collective& call) {
+  const lockstep_buffer& input = call.input;
   complete([&](const ccl::communicator& ccl) {
-    const plugin::Parts parts(output, counts, ccl.size());
+    const plugin::Parts parts(call.output, call.receive_counts, ccl.size());
     // When nothing is sent, the input may be anywhere; oneCCL refuses places within the output.
     const void* own = input.count != 0 ? input.data : parts[ccl.rank()].data;
-    return ccl::allgatherv(own, plugin::bytes_of(input), output.data, parts.sizes,
+    return ccl::allgatherv(own, plugin::bytes_of(input), call.output.data, parts.sizes,
                            ccl::datatype::uint8, ccl);
   });
 }
 
-void Communicator::all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
-                              const std::size_t* send_counts, const std::size_t* receive_counts) {
+void Communicator::all_to_all(const lockstep_collective& call) {
   complete([&](const ccl::communicator& ccl) {
-    const plugin::Parts sent(input, send_counts, ccl.size());
-    const plugin::Parts received(output, receive_counts, ccl.size());
-    return ccl::alltoallv(input.data, sent.sizes, output.data, received.sizes, ccl::datatype::uint8,
-                          ccl);
+    const plugin::Parts sent(call.input, call.send_counts, ccl.size());
+    const plugin::Parts received(call.output, call.receive_counts, ccl.size());
+    return ccl::alltoallv(call.input.data, sent.sizes, call.output.data, received.sizes,
+                          ccl::datatype::uint8, ccl);
   });
 }
-
-// --- The engine ---------------------------------------------------------------------------------
 
 int probe(char* text, std::size_t capacity, lockstep_engine_error* error) {
   return plugin::guarded(error, [&] {
@@ -289,8 +290,8 @@ int probe(char* text, std::size_t capacity, lockstep_engine_error* error) {
   });
 }
 
-// Keeps the communicator. To end one, oneCCL calls its rendezvous service, and ends the process if
-// that is gone, as when rank 0 was faster.
+// Keeps the communicator: to end one, oneCCL calls its rendezvous service, and ends the process if
+// that is gone.
 void destroy(void*) {}
 
 constexpr lockstep_engine engine = plugin::engine_of<Communicator>({

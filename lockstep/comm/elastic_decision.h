@@ -1,0 +1,53 @@
+// The entries in the store by which an elastic group changes. Does no I/O.
+
+// SPDX-License-Identifier: Apache-2.0
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lockstep/comm/elastic_group.h"
+
+namespace lockstep::comm {
+
+// A process in its launcher's place, such as "3.1": the second process of rank 3.
+struct Seat {
+  int rank = 0;
+  int incarnation = 0;
+
+  friend auto operator<=>(const Seat&, const Seat&) = default;
+};
+
+std::string text_of(const Seat& seat);
+
+// The entry of a process that is ready for the next generation. One that joins has no progress.
+struct Vote {
+  std::optional<StepProgress> progress = {};
+};
+
+std::string encode(const Vote& vote);
+Vote decode_vote(std::string_view text);  // Errors: corrupt.
+
+// One generation: its members, in rank order.
+struct Decision {
+  int generation = -1;
+  std::vector<Seat> members = {};
+  int holders = 0;             // The first members, which have the state; the others join.
+  std::int64_t completed = 0;  // ElasticGroup::Change::completed.
+  std::int64_t arrivals = 0;   // Processes that had asked to join; later ones are invited later.
+};
+
+std::string encode(const Decision& decision);
+Decision decode_decision(std::string_view text);  // Errors: corrupt.
+
+// The generation after `before`: its members that have the state and do not leave, in their order;
+// then voters without progress, which join. Without members if nobody has the state.
+Decision decide(const Decision& before, const std::map<Seat, Vote>& votes, std::int64_t arrivals);
+
+std::optional<int> place_of(const Seat& seat, const std::vector<Seat>& members);
+
+}  // namespace lockstep::comm
