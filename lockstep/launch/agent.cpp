@@ -10,9 +10,12 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/log.h"
+#include "lockstep/base/message_parts.h"
 #include "lockstep/base/processes.h"
 #include "lockstep/base/signal_names.h"
 #include "lockstep/base/text.h"
+#include "lockstep/launch/failure_report.h"
 #include "lockstep/launch/process.h"
 
 namespace lockstep::launch {
@@ -20,11 +23,11 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// As time_to_die, between attempts. Other hosts treat 3 s of silence as a loss; processes that are
-// left are killed at the end of the job.
+// As time_to_die, between attempts. Other hosts treat 3 s of silence as a loss; remaining processes
+// are killed when the job ends.
 constexpr std::chrono::milliseconds time_to_sweep = 500ms;
 
-// For ranks to end after the job has ended without them. Every agent guarantees to exit within 5 s.
+// For ranks to end after their job. Every agent guarantees to exit within 5 s.
 constexpr std::chrono::milliseconds time_after_the_end = 1s;
 
 constexpr std::chrono::milliseconds time_to_remind = 10s;
@@ -40,14 +43,6 @@ std::string attempt_folder(const std::string& file) {
   return std::filesystem::path(file).parent_path().parent_path();
 }
 
-// For a rank that was not in a group.
-std::string describe_end(const Failure& failure) {
-  if (!failure.exit_code) return describe(failure);
-  return fmt::format("rank {} (pid {} on {}) {}{}{}", failure.rank, failure.pid, failure.host,
-                     describe_exit_code(*failure.exit_code), failure.what.empty() ? "" : ": ",
-                     failure.what);
-}
-
 }  // namespace
 
 Agent::Agent(const RunOptions& options, const BindingPlan& binding, const sigset_t& signals,
@@ -60,7 +55,7 @@ Agent::Agent(const RunOptions& options, const BindingPlan& binding, const sigset
         output_.say(text, level == LogLevel::error ? Level::error : Level::info);
       }),
       signals_(signals, [this](int signal) { on_signal(signal); }),
-      rendezvous_(options),
+      rendezvous_(make_rendezvous(options)),
       reminder_(time_to_remind, [this] { say_who_is_missing(); }) {
   answer_as(options.hosts.id);
   if (options.metrics.empty()) return;
@@ -68,7 +63,7 @@ Agent::Agent(const RunOptions& options, const BindingPlan& binding, const sigset
   output_.say("metrics at " + metrics_service_->url());
 }
 
-// Until the job's id is known, `job_id` is the user's id for it.
+// `job_id` is the user's until the job has one.
 void Agent::answer_as(const std::string& job_id) {
   status_service_.emplace(job_id, [this] { return status(); });
 }
@@ -82,7 +77,7 @@ int Agent::run() {
   while (!over() && !supervisor_.is_cut()) turn();
   end_descendants(time_to_die);
   if (supervisor_.is_cut()) return 128 + SIGKILL;
-  rendezvous_.flush(time_to_say);
+  rendezvous_->flush(time_to_say);
   output_.finish();
   write_what_is_left();
   if (*exit_code_ == 0 && output_.lost()) {
@@ -103,18 +98,34 @@ void Agent::turn() {
   if (metrics_service_) parts.push_back(&*metrics_service_);
   if (!ranks_) parts.push_back(&reminder_);
   if (ranks_) parts.push_back(&*ranks_);
-  // After the ranks: a rank that has ended may have sent its session page.
+  // After the ranks: an ended rank may have sent its session page.
   parts.push_back(&signals_);
   std::vector<Pollable*> all = parts;
-  if (!exit_code_) all.push_back(&rendezvous_);
+  if (!exit_code_) all.push_back(rendezvous_.get());
   const std::vector<pollfd> entries = next_events(all);
   for (Pollable* part : parts) part->serve(entries);
+  say_losses();
   if (ranks_) ranks_->act_on_deadlines();
   if (ranks_ && ranks_->ending() && attempt_ < Attempt::reported) report_failure();
-  if (attempt_ != Attempt::concluded && ranks_->running() == 0 && !ranks_->lingering()) conclude();
+  conclude_if_ended();
   if (exit_code_) return;
-  rendezvous_.serve(entries);
-  for (const Order& order : rendezvous_.take_orders()) obey(order);
+  rendezvous_->serve(entries);
+  for (const Order& order : rendezvous_->take_orders()) obey(order);
+  // An order may have ended an attempt whose only ranks waited to start again.
+  conclude_if_ended();
+}
+
+void Agent::conclude_if_ended() {
+  if (attempt_ != Attempt::concluded && ranks_->running() == 0 && !ranks_->lingering()) conclude();
+}
+
+// Before act_on_deadlines(), after which a new process may have a lost rank's place.
+void Agent::say_losses() {
+  if (!ranks_ || !ranks_->continuation()) return;
+  for (const Continuation::Loss& loss : ranks_->continuation()->take_losses()) {
+    say_failure(loss.failure, "");
+    output_.say(loss.consequence);
+  }
 }
 
 void Agent::obey(const Order& order) {
@@ -136,12 +147,12 @@ void Agent::start(const Round& round) {
     output_.say(fmt::format("files of the ranks are in {}", attempt_folder(file)));
   ended_because_.reset();
   attempt_ = Attempt::running;
-  ranks_.emplace(options_, round, binding_, rendezvous_.token(), output_);
+  ranks_.emplace(options_, round, binding_, rendezvous_->token(), output_);
 }
 
 void Agent::say_who_is_missing() {
   output_.say(fmt::format("no ranks after {:.0f} s at {}: {}", seconds_since(start_),
-                          options_.hosts.endpoint, rendezvous_.state()));
+                          options_.hosts.endpoint, rendezvous_->state()));
 }
 
 void Agent::say_pause(const StartLater& order) {
@@ -152,8 +163,8 @@ void Agent::say_pause(const StartLater& order) {
 void Agent::end(const EndRanks& order) {
   ended_because_ = order;
   if (!ranks_) return;
-  if (attempt_ == Attempt::concluded) return rendezvous_.all_gone(ranks_->round().attempt);
-  attempt_ = Attempt::reported;  // Later failures are consequences of this one.
+  if (attempt_ == Attempt::concluded) return rendezvous_->all_gone(ranks_->round().attempt);
+  attempt_ = Attempt::reported;  // Later failures are consequences.
   if (ranks_->ending()) return;
   if (order.failure) return ranks_->end_after(*order.failure);
   output_.say(fmt::format("{}: ending the ranks", order.why));
@@ -168,35 +179,43 @@ void Agent::finish(const EndJob& order) {
   say_why(order);
 }
 
-// Makes other hosts end their ranks too.
+// Makes other hosts end their ranks.
 void Agent::report_failure() {
   if (ranks_->round().nodes == 1 || !ranks_->result().first_failure()) return;
   report(Outcome::failed, ranks_->result().exit_code());
 }
 
 void Agent::say_straggler() {
-  if (const auto straggler = find_straggler(rendezvous_.times())) output_.say(describe(*straggler));
+  if (const auto straggler = find_straggler(rendezvous_->times()))
+    output_.say(describe(*straggler));
 }
 
 void Agent::report(Outcome outcome, int exit_code) {
-  if (ranks_) rendezvous_.tell_times(ranks_->times());
+  if (ranks_) rendezvous_->tell_times(ranks_->times());
   attempt_ = std::max(attempt_, Attempt::reported);
-  rendezvous_.report(ranks_ ? ranks_->round().attempt : -1, outcome, exit_code,
-                     outcome == Outcome::failed ? ranks_->result().first_failure() : std::nullopt);
+  rendezvous_->report(
+      ranks_ ? ranks_->round().attempt : -1, outcome, exit_code,
+      outcome == Outcome::failed ? ranks_->result().first_with_alike() : std::nullopt);
 }
 
 void Agent::conclude() {
   const bool reported = attempt_ == Attempt::reported;
   attempt_ = Attempt::concluded;
-  end_descendants(time_to_sweep);  // Processes that the ranks started.
+  end_descendants(time_to_sweep);
   const Outcome outcome = ranks_->result().outcome();
+  if (const auto& continuation = ranks_->continuation();
+      continuation && continuation->failures() > 0 && outcome == Outcome::succeeded)
+    output_.say(fmt::format("the other ranks survived {}; replacements started: {}",
+                            count_of(continuation->failures(), "failure"),
+                            continuation->replacements()));
   const auto& first = ranks_->result().first_failure();
-  const bool knows_better = first && ranks_->is_local(first->rank);
+  const bool knows_better =
+      first && (ranks_->is_local(first->rank) || is_common(*ranks_->result().first_with_alike()));
   if (outcome == Outcome::failed && (knows_better || !reported))
     report(outcome, ranks_->result().exit_code());
   else if (!reported)
     report(outcome, outcome == Outcome::preempted ? exit_preempted : ranks_->result().exit_code());
-  rendezvous_.all_gone(ranks_->round().attempt);
+  rendezvous_->all_gone(ranks_->round().attempt);
   if (leaving_ && !exit_code_) finish({128 + *stopped_by_, "", std::nullopt});
 }
 
@@ -216,6 +235,7 @@ void Agent::on_signal(int signal) {
   const bool may_be_notice = signal == SIGTERM && attempt_ == Attempt::running && !ranks_->ending();
   if (may_be_notice && ranks_->expect_preemption()) {
     attempt_ = Attempt::preempting;
+    if (ranks_->continuation()) ranks_->continuation()->stop();
     ranks_->pass_on(signal);
     output_.say("SIGTERM: asking the ranks to save and exit; a second SIGTERM kills them");
     return;
@@ -235,7 +255,7 @@ void Agent::on_stop_signal(int signal) {
   // An earlier failure decides how the job ends.
   if (attempt_ < Attempt::reported && ranks_->result().first_failure())
     report(Outcome::failed, ranks_->result().exit_code());
-  // A removed host leaves an elastic job; the host with the store ends the job.
+  // A removed host leaves an elastic job; the store's host ends the job.
   const bool may_leave = options_.hosts.least < options_.hosts.most && signal != SIGINT;
   leaving_ = may_leave && (!ranks_ || ranks_->round().node != 0);
   if (ranks_ && !ranks_->ending() && ranks_->running() > 0)
@@ -244,51 +264,64 @@ void Agent::on_stop_signal(int signal) {
   if (leaving_ && attempt_ == Attempt::concluded) finish({128 + signal, "", std::nullopt});
 }
 
-void Agent::say_failure(const Failure& reported) {
+// Prints what happened, and who caused it, with its `consequences`. Returns what to do.
+std::string Agent::say_failure(const Failure& reported, const std::string& consequences) {
   Failure failure = ranks_ ? ranks_->better_known(reported) : reported;
-  const std::vector<int> alike = ranks_ ? ranks_->result().ended_alike() : std::vector<int>{};
-  const bool attached = !ranks_ || ranks_->was_attached(failure);
-  if (std::ranges::count(alike, failure.rank) > 0) {
-    output_.say(clean_text(fmt::format("{} ended with the same exception: {}", name_of_ranks(alike),
-                                       failure.what)),
-                Level::error);
+  const MessageParts parts = report_of(failure, !ranks_ || ranks_->was_attached(failure));
+  output_.say(parts.what, Level::error);
+  output_.say(fmt::format("caused by {}{}", parts.who, consequences), Level::error);
+  if (is_common(failure)) {
+    failure.ranks.clear();
     failure.rank = -1;
     failure.pid = 0;
     failure.host.clear();
-  } else {
-    output_.say(attached ? describe(failure) : describe_end(failure), Level::error);
   }
-  output_.say(failure_record(ranks_ ? ranks_->round().job_id : "", failure,
-                             ranks_ ? ranks_->result().noticed_after() : 0ms),
-              Level::error);
+  log_failure_record(failure);
+  return parts.to_do;
 }
 
-// Logs the failure that ended the latest attempt, once. Returns any other cause, as a prefix for
-// the next line.
+// For programs, as is JSON.
+void Agent::log_failure_record(const Failure& failure) {
+  const std::string record = failure_record(ranks_ ? ranks_->round().job_id : "", failure,
+                                            ranks_ ? ranks_->result().noticed_after() : 0ms);
+  if (options_.log.format == LogFormat::json)
+    output_.say(record, Level::error);
+  else
+    log(LogLevel::info, record);
+}
+
+// Logs the failure that ended the latest attempt, once. Returns any other cause, to precede the
+// next line.
 std::string Agent::say_why_ended() {
   if (!ended_because_) return "";
   const EndRanks because = std::exchange(*ended_because_, {});
-  if (because.failure) say_failure(*because.failure);
+  if (because.failure) say_failure(*because.failure, "");
   return because.failure || because.why.empty() ? "" : because.why + "; ";
 }
 
 void Agent::say_why(const EndJob& order) {
   if (ranks_ && ranks_->result().start_error() != 0) return;
   const Level level = *exit_code_ == 0 ? Level::info : Level::error;
-  if (order.failure)
-    say_failure(*order.failure);
-  else if (stopped_by_)
+  const std::string code = *exit_code_ == 0 ? "" : fmt::format("exit code {}", *exit_code_);
+  if (order.failure) {
+    const std::vector<int> others = ranks_ ? ranks_->result().also_failed() : std::vector<int>{};
+    std::string consequences =
+        others.empty() ? "" : fmt::format("; then {} failed too", name_of_ranks(others));
+    if (!code.empty()) consequences += "; " + code;
+    const std::string to_do = say_failure(*order.failure, consequences);
+    return output_.say("to do: " + to_do, Level::error);
+  }
+  if (stopped_by_)
     return output_.say(
         fmt::format("stopped by {}; exit code {}", signal_name(*stopped_by_), *exit_code_), level);
-  else if (!order.why.empty())
-    output_.say(order.why, level);
-  else if (!ranks_)
-    output_.say("the job has ended; it did not need this host");
-  if (*exit_code_ == 0) return;
-  const std::vector<int> others = ranks_ ? ranks_->result().also_failed() : std::vector<int>{};
-  output_.say((others.empty() ? "" : fmt::format("then {} failed too; ", name_of_ranks(others))) +
-                  fmt::format("exit code {}", *exit_code_),
-              level);
+  if (order.why.empty() && !ranks_) output_.say("the job has ended; it did not need this host");
+  const MessageParts parts = parts_of(order.why);
+  if (!parts.what.empty()) output_.say(parts.what, level);
+  if (!parts.who.empty())
+    output_.say(fmt::format("caused by {}; {}", parts.who, code), level);
+  else if (!code.empty())
+    output_.say(code, level);
+  if (!parts.to_do.empty()) output_.say("to do: " + parts.to_do, level);
 }
 
 JobStatus Agent::status() const {
@@ -298,7 +331,7 @@ JobStatus Agent::status() const {
   status.agent_pid = ::getpid();
   status.host = host_name();
   status.seconds = seconds_since(start_);
-  status.state = attempt_ == Attempt::concluded ? rendezvous_.state()
+  status.state = attempt_ == Attempt::concluded ? rendezvous_->state()
                  : ranks_->ending()             ? "ending"
                                                 : "running";
   if (!ranks_) return status;

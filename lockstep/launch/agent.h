@@ -1,10 +1,11 @@
-// The agent of one host, the parent process of the ranks. It executes the orders of the rendezvous.
+// The agent of one host, its ranks' parent process. It executes the rendezvous's orders.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <signal.h>
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -37,8 +38,8 @@ class Agent {
   // Ordered.
   enum class Attempt {
     running,
-    preempting,  // SIGTERM was forwarded to the ranks as a preemption.
-    reported,    // The rendezvous knows the reason why the ranks end.
+    preempting,  // SIGTERM was forwarded as a preemption.
+    reported,    // The rendezvous knows why the ranks end.
     // The rendezvous knows that all ranks have ended; also before the first attempt.
     concluded,
   };
@@ -56,13 +57,16 @@ class Agent {
 
   void conclude();
   void report_failure();
+  void say_losses();
+  void conclude_if_ended();
   void report(Outcome outcome, int exit_code);
 
   void on_signal(int signal);
   void on_stop_signal(int signal);
   bool over() const { return exit_code_ && (!ranks_ || ranks_->running() == 0); }
 
-  void say_failure(const Failure& reported);
+  std::string say_failure(const Failure& reported, const std::string& consequences);
+  void log_failure_record(const Failure& failure);
   void say_why(const EndJob& order);
   void say_straggler();
   std::string say_why_ended();
@@ -75,7 +79,7 @@ class Agent {
   Output output_;
   LogQueue log_;
   Signals signals_;
-  Rendezvous rendezvous_;
+  const std::unique_ptr<Rendezvous> rendezvous_;
   Reminder reminder_;
   std::optional<StatusService> status_service_;
   std::optional<MetricsService> metrics_service_;

@@ -27,7 +27,7 @@ std::string shown(const std::string& word) {
   return clean_text(word, JobCommand::longest_argument);
 }
 
-// Hexadecimal SHA-256 of the words, each preceded by its length.
+// Hexadecimal SHA-256 of the words, each after its length.
 std::string digest_of(const Words& words) {
   std::string bytes;
   for (const std::string& word : words) bytes += ByteWriter(4 + word.size()).prefixed(word).take();
@@ -57,8 +57,8 @@ std::string by_digest(const JobCommand& command) {
 using nlohmann::json;
 
 constexpr std::size_t length_bytes = 4;
-// JSON needs up to three bytes for one byte of a sanitised text. A frame has at most eight such
-// texts in addition to a JobCommand's arguments.
+// JSON needs up to three bytes per byte of sanitised text. Besides a JobCommand's arguments, a
+// frame has at most eight such texts.
 constexpr std::size_t longest_text = 1024;
 constexpr int deepest = 3;
 constexpr int most_of_anything = 1 << 16;
@@ -153,18 +153,23 @@ void read_peer(Failure& failure, const json& object) {
   if (object.contains("peer")) failure.peer = maybe_number(object, "peer", -1, largest);
 }
 
+void read_ranks(Failure& failure, const json& object) {
+  const auto ranks = object.find("ranks");
+  if (ranks == object.end() && !failure.fault) return;  // From an older launcher.
+  if (ranks == object.end() || !ranks->is_array())
+    throw_corrupt("a launcher's frame has an invalid failure");
+  for (const json& rank : *ranks)
+    failure.ranks.push_back(static_cast<int>(number(rank, std::int64_t{0}, std::int64_t{largest})));
+  failure.ranks = cut(failure.ranks);
+}
+
 void read_break(Failure& failure, const json& object) {
   const auto fault = object.find("fault");
   if (fault == object.end() || fault->is_null()) return;
   const auto said = text(object, "fault");
   for (const Fault known : {Fault::timeout, Fault::mismatch})
     if (said == name(known)) failure.fault = known;
-  const json& ranks = member(object, "ranks");
-  if (!failure.fault || !ranks.is_array())
-    throw_corrupt("a launcher's frame has an invalid failure");
-  for (const json& rank : ranks)
-    failure.ranks.push_back(static_cast<int>(number(rank, std::int64_t{0}, std::int64_t{largest})));
-  failure.ranks = cut(failure.ranks);
+  if (!failure.fault) throw_corrupt("a launcher's frame has an invalid failure");
   failure.call = text(object, "call");
 }
 
@@ -191,11 +196,11 @@ std::optional<Failure> failure_of(const json& frame) {
                   .left = left.get<bool>()};
   read_peer(failure, object);
   read_break(failure, object);
+  read_ranks(failure, object);
   return failure;
 }
 
-// A rank's times are one list: rank, steps, microseconds stopped, microseconds of each phase, then
-// pairs of rank and microseconds for the longest waits.
+// docs/protocol.md has the list of a rank's times.
 constexpr std::size_t most_times = 128;
 constexpr std::size_t most_waits = 8;
 constexpr std::int64_t longest_us = std::int64_t{1} << 50;

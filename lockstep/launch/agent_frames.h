@@ -22,20 +22,20 @@
 
 namespace lockstep::launch {
 
-// Launchers compare the digests of their commands to detect two jobs at one endpoint. The other
-// texts are sanitised and cut, for messages.
+// Launchers compare digests to detect two jobs at one endpoint. The other texts are sanitised and
+// cut, for messages.
 struct JobCommand {
   static constexpr std::size_t most_arguments = 128;
   static constexpr std::size_t longest_argument = 128;  // Bytes.
 
   std::string program = {};  // Without its folder, which may differ.
   std::vector<std::string> arguments = {};
-  std::string digest = {};  // SHA-256 of the name and all arguments, uncut.
+  std::string digest = {};  // SHA-256 of the uncut name and arguments.
 };
 
 JobCommand job_command(const RunOptions& options);
 
-// Excerpts around the first difference, such as "`train ... --seed 1 ...`".
+// Excerpts around the first difference: "`train ... --seed 1 ...`".
 struct CommandDifference {
   std::string here;
   std::string there;
@@ -45,7 +45,7 @@ std::optional<CommandDifference> difference(const JobCommand& here, const JobCom
 
 constexpr std::size_t max_agent_frame_bytes = std::size_t{64} << 10;
 
-struct AliveFrame {};  // Heartbeat.
+struct AliveFrame {};
 
 // To the coordinating agent.
 struct JoinFrame {
@@ -57,13 +57,13 @@ struct ReportFrame {
   Outcome outcome = Outcome::succeeded;
   int exit_code = 0;
   std::optional<Failure> failure = {};
-  std::vector<RankTimes> times = {};  // Sent only without a failure; at most 128 ranks.
+  std::vector<RankTimes> times = {};  // Only without a failure; at most 128 ranks.
 };
 struct AllGoneFrame {
   int attempt = 0;
 };
 
-// From the coordinating agent, in addition to orders.
+// From the coordinating agent, besides orders.
 struct StateFrame {
   std::string coordinator;
   std::string text;                    // Rendezvous::state() of the receiver.
@@ -73,13 +73,13 @@ struct StateFrame {
 using AgentFrame = std::variant<AliveFrame, JoinFrame, ReportFrame, AllGoneFrame, StateFrame,
                                 StartRanks, EndRanks, EndJob>;
 
-// With its length. Sanitises and cuts texts and lists, so that every frame is within the limit.
+// With the length. Sanitises and cuts texts and lists to keep every frame within the limit.
 std::string encode(const AgentFrame& frame);
 
 // Without the length; empty when more bytes are needed.
 std::optional<std::string_view> first_agent_frame(std::string_view bytes);
 
-// Sanitises and cuts texts and lists again.
+// Sanitises and cuts again.
 AgentFrame decode_agent_frame(std::string_view body);
 
 }  // namespace lockstep::launch

@@ -49,7 +49,7 @@ bool AgentLink::serve(const std::vector<pollfd>& entries, Clock::time_point now)
   if (count <= 0) return false;
   heard_ = now;
   input_.append(bytes.data(), static_cast<std::size_t>(count));
-  return true;  // Data sent before the close is still handled.
+  return true;  // Data sent before the close still counts.
 }
 
 std::optional<AgentFrame> AgentLink::receive() {

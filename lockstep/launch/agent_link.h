@@ -1,5 +1,5 @@
 // The connection between two launchers after the handshake, with heartbeats. Each end detects
-// within 3 s that the other has stopped responding.
+// within 3 s that the other does not respond.
 //
 // Thread safety: none. Blocking: never.
 
@@ -33,7 +33,7 @@ class AgentLink {
   // False when the other end has closed the connection or does not read.
   bool serve(const std::vector<pollfd>& entries, Clock::time_point now);
 
-  // Errors: corrupt; the connection is unusable afterwards.
+  // Errors: corrupt; the connection is then unusable.
   std::optional<AgentFrame> receive();
 
   // Sends a heartbeat if one is due at deadline().
@@ -58,7 +58,7 @@ class AgentLink {
   Clock::time_point beat_at_;
 };
 
-// Detects that this process itself was stopped, as by SIGSTOP: the peers' silence then does not
+// Detects that this process itself was stopped, as by SIGSTOP: its peers' silence then does not
 // count.
 class OwnPulse {
  public:

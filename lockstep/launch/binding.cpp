@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-// Cores on one line of the picture: they share package, node and L3 cache.
+// Cores on one line of the picture, which share package, node and L3 cache.
 struct Line {
   Core shared;
   int cores = 0;
@@ -50,7 +50,7 @@ std::vector<int> common(const std::vector<int>& a, const std::vector<int>& b) {
   return both;
 }
 
-// "  rank 0: 0-3  ranks 1-2: 4-7" for the ranks with processors of this line.
+// Such as "  rank 0: 0-3  ranks 1-2: 4-7".
 std::string tenants_of(const Line& line, const std::vector<RankBinding>& ranks) {
   std::string text;
   for (std::size_t first = 0; first < ranks.size();) {
@@ -69,7 +69,7 @@ std::string tenants_of(const Line& line, const std::vector<RankBinding>& ranks) 
 
 using Cores = std::vector<Core>;
 
-// The quota in whole cores, at least 1; all cores without a quota.
+// In whole cores, at least 1; all without a quota.
 int worth(const Topology& topology, std::optional<double> quota) {
   const int cores = static_cast<int>(topology.cores.size());
   if (!quota || *quota >= cores) return cores;
@@ -84,7 +84,7 @@ int boundary(const Core& left, const Core& right) {
 }
 
 // Cuts a row of cores into blocks whose sizes differ by at most one, preferably between packages,
-// then between nodes, then between L3s. Among equal choices the larger blocks come first.
+// then nodes, then L3s. Among equal choices the larger blocks come first.
 //
 // Method: dynamic programming over the best value of `block` blocks, `larger` of them larger.
 class Division {
@@ -109,7 +109,7 @@ class Division {
     std::vector<std::size_t> sizes(blocks_, smaller_size_);
     std::size_t larger = larger_;
     for (std::size_t block = blocks_; block > 0; --block) {
-      // Going backwards, takes a smaller block if the value is not worse.
+      // Going backwards, takes a smaller block unless the value is worse.
       if (before_smaller(block, larger) >= before_larger(block, larger)) continue;
       ++sizes[block - 1];
       --larger;
@@ -120,7 +120,7 @@ class Division {
  private:
   static constexpr std::int64_t impossible = -1;
 
-  // One cut of a level outweighs all cuts of lower levels, which are fewer than 2^20.
+  // One cut of a level outweighs all cuts of lower levels, fewer than 2^20.
   static std::int64_t value(const Core& left, const Core& right) {
     const int level = boundary(left, right);
     return level == 0 ? 0 : std::int64_t{1} << (20 * (level - 1));

@@ -20,7 +20,7 @@ constexpr std::chrono::milliseconds pause_without_descriptors = 100ms;
 }  // namespace
 
 void ClientService::watch(std::vector<pollfd>& entries) const {
-  // Without a free descriptor for a client, the listener would stay ready and the loop would spin.
+  // Without a free descriptor, a ready listener would make the loop spin.
   if (Clock::now() >= accept_again_) entries.push_back({listener(), POLLIN, 0});
   for (const Client& client : clients_) {
     const short events = client.rest.empty() ? POLLIN : POLLOUT;
@@ -36,13 +36,13 @@ Deadline ClientService::deadline() const {
 
 void ClientService::serve(const std::vector<pollfd>& entries) {
   std::erase_if(clients_, [&](Client& client) {
-    if (events_of(entries, client.socket.get()) != 0 && !go_on(client)) return true;
+    if (events_of(entries, client.socket.get()) != 0) return !go_on(client);
     return Clock::now() >= client.deadline;
   });
   if (events_of(entries, listener()) != 0) accept_client();
 }
 
-// One client per iteration, so that endless requests take at most every second iteration.
+// One client per iteration: endless requests take at most every second iteration.
 void ClientService::accept_client() {
   FileDescriptor socket(::accept4(listener(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   if (!socket) {

@@ -1,7 +1,7 @@
 // A service in the agent's loop that sends each client one response.
 //
-// Thread safety: none; used by the thread of its poll() loop. Blocking: never. A slow client is
-// disconnected after 2 s, or when 16 newer clients have connected.
+// Thread safety: none; used by its poll() loop's thread. Blocking: never. A slow client is
+// disconnected after 2 s, or after 16 newer connections.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -31,7 +31,7 @@ class ClientService : public Pollable {
     FileDescriptor socket;
     Deadline deadline;
     std::string request = {};
-    std::string rest = {};  // Unsent bytes of the response.
+    std::string rest = {};  // Unsent.
     bool is_answered = false;
   };
 
@@ -41,11 +41,10 @@ class ClientService : public Pollable {
   static bool send_rest(Client& client);
 
  private:
-  // Returns false to disconnect the new client.
+  // False disconnects the new client.
   virtual bool welcome(Client& client) = 0;
 
-  // Called when the client has sent data or, with `rest`, can receive more. Returns false to
-  // disconnect it.
+  // The client has sent data or, with `rest`, can receive more. False disconnects it.
   virtual bool go_on(Client& client) = 0;
 
   void accept_client();

@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/message_parts.h"
 
 namespace lockstep {
 namespace {
@@ -25,7 +26,7 @@ using nlohmann::ordered_json;
 constexpr std::string_view plain = "\033[0m";
 constexpr std::string_view bold = "\033[1m";
 
-// Readable on black and white. Red is left to programs that mark errors with it.
+// Readable on black and white. Without red, with which programs mark errors.
 constexpr std::array rank_colors{36, 32, 33, 35, 94, 96, 92, 95};
 
 std::string name_of(int rank) { return fmt::format("[{}]", rank); }
@@ -46,7 +47,7 @@ std::string line_of(const ordered_json& object) {
 }
 
 // Reopens a pipe or terminal in non-blocking mode: O_NONBLOCK on the descriptor itself would affect
-// every process that inherited it. Empty for other files, or those of another user.
+// every process that inherited it. Empty for other files, or other users'.
 FileDescriptor reopen(int fd) {
   struct stat status {};
   if (::fstat(fd, &status) != 0 || !(S_ISFIFO(status.st_mode) || ::isatty(fd) == 1)) return {};
@@ -60,7 +61,7 @@ bool may_block(int fd) {
          ::isatty(fd) == 1;
 }
 
-// With more lines than this, the loop has stopped and will not read them.
+// With more lines, the loop has stopped and will not read them.
 constexpr std::size_t most_lines = 1000;
 
 }  // namespace
@@ -101,7 +102,12 @@ void say_at_once(LogFormat format, Level level, std::string_view text) {
 
 }  // namespace
 
-void say_error(LogFormat format, std::string_view text) { say_at_once(format, Level::error, text); }
+void say_error(LogFormat format, std::string_view text) {
+  const MessageParts parts = parts_of(text);
+  say_at_once(format, Level::error, parts.what);
+  if (!parts.who.empty()) say_at_once(format, Level::error, "caused by " + parts.who);
+  if (!parts.to_do.empty()) say_at_once(format, Level::error, "to do: " + parts.to_do);
+}
 
 void say_info(LogFormat format, std::string_view text) { say_at_once(format, Level::info, text); }
 
@@ -114,7 +120,7 @@ bool wants_colors(int fd) {
 }
 
 Sink::Sink(int fd) : reopened_(reopen(fd)), fd_(reopened_ ? reopened_.get() : fd) {
-  // If write() may block, a pipe that poll() reports as ready has space for PIPE_BUF bytes.
+  // If write() may block, a ready pipe has space for PIPE_BUF bytes.
   largest_write_ = !reopened_ && may_block(fd) ? PIPE_BUF : 64 * 1024;
 }
 
@@ -148,7 +154,7 @@ int Sink::serve(const std::vector<pollfd>& entries) {
   return reason;
 }
 
-// Complete lines for one write, or the beginning of a longer line.
+// Complete lines, or the beginning of a longer line.
 std::string_view Sink::next_write() const {
   const std::string_view rest = std::string_view(pending_).substr(begin_);
   if (rest.size() <= largest_write_) return rest;
@@ -156,7 +162,7 @@ std::string_view Sink::next_write() const {
   return rest.substr(0, newline == rest.npos ? largest_write_ : newline + 1);
 }
 
-// Erases half of the buffer or more, so that each byte is moved at most once.
+// Erases half of the buffer or more: each byte moves at most once.
 void Sink::advance(std::size_t written) {
   begin_ += written;
   if (begin_ < pending_.size() / 2) return;

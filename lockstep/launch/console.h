@@ -30,8 +30,8 @@ struct LineSource {
   bool is_error = false;
 };
 
-// Formats a line: "[rank] " and text, in the rank's colour on a terminal with colours, or a JSON
-// object. The JSON replaces invalid UTF-8.
+// A rank's line is "[rank] ", in the rank's colour on a terminal with colours, and text. With json
+// it is an object, with U+FFFD for invalid UTF-8.
 class LineFormat {
  public:
   LineFormat(LogFormat format, bool colors_out, bool colors_err)
@@ -39,7 +39,7 @@ class LineFormat {
 
   bool json() const { return json_; }
 
-  // Both include the newline.
+  // With the newline.
   std::string line(const LineSource& source, std::string_view text) const;
   std::string own_line(Level level, std::string_view text) const;
 
@@ -52,10 +52,9 @@ class LineFormat {
   bool colors_err_;
 };
 
-// Writes to stderr at once, for lines before or after an Output.
+// Writes to stderr at once, for use while no Output (output.h) exists.
 LOCKSTEP_API void say_error(LogFormat format, std::string_view text);
 
-// As say_error(), at level info.
 LOCKSTEP_API void say_info(LogFormat format, std::string_view text);
 
 // True for a terminal, unless NO_COLOR (no-color.org) or TERM disables colours.
@@ -64,11 +63,11 @@ bool wants_colors(int fd);
 // The launcher's stdout or stderr. A slow or stopped reader does not delay the monitoring of ranks.
 class Sink {
  public:
-  // `fd` is borrowed and must outlive the sink.
+  // `fd` must outlive the sink.
   explicit Sink(int fd);
 
-  // Queues text. Up to 64 KiB of complete lines are one write(), without other text of this process
-  // in between.
+  // Queues text. A write() has complete lines, up to 64 KiB, or PIPE_BUF if it may block. A longer
+  // line is divided.
   void add(std::string_view text);
 
   bool pending() const { return begin_ < pending_.size(); }
@@ -78,7 +77,7 @@ class Sink {
 
   void watch(std::vector<pollfd>& entries) const;
 
-  // Returns 0, or the errno when the reader has just been lost. Pending and later text is then
+  // Returns 0, or the errno when a write has just failed. Pending and later text is then
   // dropped.
   int serve(const std::vector<pollfd>& entries);
 
@@ -100,13 +99,12 @@ class Sink {
 
 bool same_file(int a, int b);
 
-// This library's log lines, which the launcher's poll() loop writes as other output, without
-// blocking.
+// Queues this library's log lines for the poll() loop, which writes them without blocking.
 //
 // Thread safety: any thread may log; the members belong to the loop's thread.
 class LogQueue final : public launch::Pollable {
  public:
-  // Is the log's sink during its lifetime. serve() passes the lines to `write`. Errors: system.
+  // The log's sink during its lifetime. serve() passes lines to `write`. Errors: system.
   explicit LogQueue(LogSink write);
   ~LogQueue() override;
   LogQueue(const LogQueue&) = delete;

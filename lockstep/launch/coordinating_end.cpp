@@ -19,7 +19,7 @@
 namespace lockstep::launch {
 namespace {
 
-// Two jobs on one host may have the same user-defined id.
+// A user may give two jobs on one host the same id.
 std::string unique_id(const std::string& id) {
   return id.empty() ? random_job_id() : fmt::format("{}.{}", id, random_job_id());
 }
@@ -38,28 +38,28 @@ Coordinator::JoiningNode joining_node_of(const RunOptions& options) {
           .most = options.hosts.most};
 }
 
-class CoordinatingEnd final : public RendezvousEnd {
+class CoordinatingEnd final : public Rendezvous {
  public:
   // `address` is numeric; `host` is its name for other hosts.
   CoordinatingEnd(const RunOptions& options, const std::optional<JobToken>& token,
                   std::string address, std::string host)
-      : master_port_(options.hosts.most == 1 ? options.hosts.master_port : 0),
+      : Rendezvous(token),
+        master_port_(options.hosts.most == 1 ? options.hosts.master_port : 0),
         host_(std::move(host)),
         address_(std::move(address)),
-        token_(token),
         command_(job_command(options)),
         rules_{unique_id(options.hosts.id), options.hosts, options.max_restarts,
-               options.max_restart_delay},
+               options.max_restart_delay, options.on_failure == OnFailure::continue_without},
         coordinator_(rules_, Clock::now()) {
     coordinator_.join(0, joining_node_of(options), Clock::now());
     dispatch();  // A single host starts at once.
   }
 
   void open(FileDescriptor listener) {
-    // Not a temporary, for which GCC 12 warns falsely about the order of destruction.
+    // Not a temporary: GCC 12 warns falsely about the order of destruction.
     Door::Options options;
     options.job.job_id = rules_.hosts.id;
-    options.token = token_;
+    options.token = token();
     options.name = "rendezvous";
     door_.emplace(std::move(listener), std::move(options));
   }
@@ -87,7 +87,7 @@ class CoordinatingEnd final : public RendezvousEnd {
   struct Member {
     AgentLink link;
     bool joined = false;
-    bool dismissed = false;  // Has received the end of the job; is about to close.
+    bool dismissed = false;  // Has received the job's end; about to close.
     std::string state = {};
   };
 
@@ -105,7 +105,6 @@ class CoordinatingEnd final : public RendezvousEnd {
   const int master_port_;
   const std::string host_;
   const std::string address_;
-  const std::optional<JobToken> token_;
   const JobCommand command_;
   const Coordinator::Rules rules_;
   Coordinator coordinator_;
@@ -167,7 +166,7 @@ bool CoordinatingEnd::flushed() const {
   });
 }
 
-// Returns false when that host is lost.
+// False when that host is lost.
 bool CoordinatingEnd::serve(Id id, Member& member, const std::vector<pollfd>& entries,
                             Clock::time_point now) {
   try {
@@ -207,7 +206,7 @@ void CoordinatingEnd::hear(Id id, Member& member, const AgentFrame& frame, Clock
   }
 }
 
-// Returns why that host is refused; empty if it has joined.
+// As Coordinator::join().
 std::optional<std::string> CoordinatingEnd::let_in(Id id, const JoinFrame& join,
                                                    Clock::time_point now) {
   if (const auto other = other_command(join)) {
@@ -221,7 +220,7 @@ std::optional<std::string> CoordinatingEnd::let_in(Id id, const JoinFrame& join,
   return coordinator_.join(id, join.node, now);
 }
 
-// How the host's command differs from the job's, which is this host's.
+// How that host's command differs from this host's.
 std::optional<std::string> CoordinatingEnd::other_command(const JoinFrame& join) const {
   const std::string& host = join.node.host;
   if (!join.command) {
@@ -263,7 +262,7 @@ void CoordinatingEnd::dispatch() {
   }
 }
 
-// Each attempt has its own port and store, so ranks left from an earlier attempt find no peer.
+// Each attempt has its own port and store: ranks of an earlier attempt find no peer.
 void CoordinatingEnd::prepare(Round& round) {
   if (round.attempt != attempt_) {
     attempt_ = round.attempt;
@@ -271,7 +270,7 @@ void CoordinatingEnd::prepare(Round& round) {
     store_.reset();
     port_.reset();
     port_.emplace(address_, master_port_);
-    if (round.nodes > 1) open_store(round);
+    if (round.nodes > 1 || rules_.survives) open_store(round);
   }
   round.master_addr = host_;
   round.master_port = port_->number();
@@ -284,7 +283,7 @@ void CoordinatingEnd::open_store(const Round& round) {
   options.job.job_id = round.job_id;
   options.job.world_size = round.world_size;
   options.job.attempt = round.attempt;
-  options.token = token_;
+  options.token = token();
   store_.emplace(options);
 }
 
@@ -302,15 +301,19 @@ void CoordinatingEnd::tell_state(Id id, Member& member, std::chrono::millisecond
 
 }  // namespace
 
-std::unique_ptr<RendezvousEnd> make_single_end(const RunOptions& options) {
-  return std::make_unique<CoordinatingEnd>(options, std::nullopt, "127.0.0.1", "127.0.0.1");
+std::unique_ptr<Rendezvous> make_single_end(const RunOptions& options,
+                                            const std::optional<JobToken>& token) {
+  // Ranks get the token from their agent; other users of this host lack it.
+  const bool has_store = options.on_failure == OnFailure::continue_without;
+  const std::optional<JobToken> own = has_store && !token ? make_job_token() : token;
+  return std::make_unique<CoordinatingEnd>(options, own, "127.0.0.1", "127.0.0.1");
 }
 
-std::unique_ptr<RendezvousEnd> make_coordinating_end(const RunOptions& options,
-                                                     const std::optional<JobToken>& token,
-                                                     const Endpoint& endpoint,
-                                                     const SocketAddress& address,
-                                                     FileDescriptor listener) {
+std::unique_ptr<Rendezvous> make_coordinating_end(const RunOptions& options,
+                                                  const std::optional<JobToken>& token,
+                                                  const Endpoint& endpoint,
+                                                  const SocketAddress& address,
+                                                  FileDescriptor listener) {
   auto end =
       std::make_unique<CoordinatingEnd>(options, token, without_port(address), endpoint.host);
   end->open(std::move(listener));

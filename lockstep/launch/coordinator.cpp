@@ -9,9 +9,13 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/signal_names.h"
+#include "lockstep/base/text.h"
+#include "lockstep/launch/failure_report.h"
 
 namespace lockstep::launch {
 namespace {
+
+constexpr const char* left_the_job = "this host left the job";
 
 std::string count_of_hosts(int count) {
   return count == 1 ? "1 host" : fmt::format("{} hosts", count);
@@ -56,7 +60,7 @@ std::optional<std::string> Coordinator::join(Id id, const JoiningNode& node, Tim
   if (id == 0) member.said.node_rank = 0;
   last_arrival_ = now;
   if (phase_ == Phase::gathering) start_if_complete(now);
-  // Once some ranks are done, a new host does not restart the attempt.
+  // Once ranks are done, new hosts do not restart the attempt.
   else if (phase_ == Phase::running && taking_part() < hosts.most && !anyone_is_done_)
     end_ranks({.restart = true}, fmt::format("host {} joined", node.host), std::nullopt, now);
   return std::nullopt;
@@ -85,7 +89,8 @@ void Coordinator::report(Id id, int attempt, Outcome outcome, int exit_code,
     }
     member.part = Part::leaving;
     member.exit_code = exit_code;
-    if (phase_ == Phase::running) end_ranks({.restart = true}, why, std::nullopt, now);
+    if (phase_ == Phase::running && !rules_.survives)
+      end_ranks({.restart = true}, why, std::nullopt, now);
     return settle(now);
   }
   if (attempt != attempt_) return;
@@ -94,22 +99,39 @@ void Coordinator::report(Id id, int attempt, Outcome outcome, int exit_code,
   if (outcome == Outcome::failed) {
     const std::string why =
         failure ? describe(*failure) : fmt::format("a rank on host {} failed", host);
-    end_ranks({.restart = true, .counts = true, .end = {exit_code, why, failure}}, why, failure,
-              now);
+    fail(&member, {.restart = true, .counts = true, .end = {exit_code, why, failure}}, failure,
+         now);
   } else {
     member.part = outcome == Outcome::succeeded ? Part::succeeded : Part::preempted;
     anyone_is_done_ = true;
+    anyone_succeeded_ = anyone_succeeded_ || outcome == Outcome::succeeded;
     anyone_was_preempted_ = anyone_was_preempted_ || outcome == Outcome::preempted;
   }
   settle(now);
 }
 
-// Adds how the rank ended, if its failure was reported earlier.
+// `member` is null if the host was lost. `verdict` is the job's if no other host survives.
+void Coordinator::fail(Member* member, const Verdict& verdict,
+                       const std::optional<Failure>& failure, Time now) {
+  if (!rules_.survives) return end_ranks(verdict, verdict.end.why, failure, now);
+  if (member != nullptr) member->part = Part::failed;
+  if (!survived_) survived_ = verdict;
+}
+
+// Adds how the rank ended, if its failure was reported earlier, and ranks that ended alike.
 void Coordinator::learn_more(int exit_code, const std::optional<Failure>& failure) {
   EndJob& end = verdict_.end;
-  if (!failure || !end.failure || failure->rank != end.failure->rank) return;
-  if (end.failure->fault) return;  // The rank was still running then.
-  if (failure->signal || failure->exit_code) end = {exit_code, describe(*failure), failure};
+  if (!failure || !end.failure) return;
+  if (end.failure->fault) return;  // The rank was still running.
+  const bool is_same = failure->rank == end.failure->rank;
+  if (is_same && (failure->signal || failure->exit_code)) {
+    const Failure earlier = *std::exchange(end.failure, failure);
+    end.exit_code = exit_code;
+    end.why = describe(*failure);
+    add_alike(*end.failure, earlier);
+  } else {
+    add_alike(*end.failure, *failure);
+  }
 }
 
 void Coordinator::all_gone(Id id, int attempt, Time now) {
@@ -127,8 +149,8 @@ void Coordinator::lost(Id id, Time now) {
   if (over()) return;
   const std::string why = fmt::format("host {} was lost", member.said.host);
   if (phase_ == Phase::running && member.part == Part::running)
-    end_ranks({.restart = true, .counts = true, .end = {exit_unavailable, why, std::nullopt}}, why,
-              std::nullopt, now);
+    fail(nullptr, {.restart = true, .counts = true, .end = {exit_unavailable, why, std::nullopt}},
+         std::nullopt, now);
   settle(now);
 }
 
@@ -137,7 +159,7 @@ void Coordinator::stop(const std::string& why, const Verdict& verdict, Time now)
   if (phase_ == Phase::running)
     end_ranks(verdict, why, std::nullopt, now);
   else if (verdict_.counts)
-    verdict_.restart = false;  // The first failure decides how the job ends.
+    verdict_.restart = false;  // The first failure decides.
   else if (verdict_.restart)
     verdict_ = verdict;
   settle(now);
@@ -159,9 +181,7 @@ void Coordinator::settle(Time now) {
   if (phase_ == Phase::running) {
     const auto runs = [](const Entry& entry) { return entry.second.part == Part::running; };
     if (std::any_of(members_.begin(), members_.end(), runs)) return;
-    return finish(anyone_was_preempted_
-                      ? EndJob{exit_preempted, "the ranks were preempted", std::nullopt}
-                      : EndJob{});
+    return conclude(now);
   }
   if (phase_ == Phase::pausing && !enough()) {
     phase_ = Phase::gathering;
@@ -177,12 +197,28 @@ void Coordinator::settle(Time now) {
   gather(now);
 }
 
+// All ranks of the running attempt have ended.
+void Coordinator::conclude(Time now) {
+  if (survived_ && !anyone_is_done_) {
+    const Verdict verdict = *survived_;
+    end_ranks(verdict, verdict.end.why, verdict.end.failure, now);
+    return settle(now);
+  }
+  const bool preempted = anyone_was_preempted_ && !(rules_.survives && anyone_succeeded_);
+  if (preempted) return finish({exit_preempted, "the ranks were preempted", std::nullopt});
+  if (!survived_) return finish({});
+  const EndJob& first = survived_->end;
+  const std::string what =
+      first.failure ? name_of_ranks({first.failure->rank}) + " failed" : first.why;
+  finish({0, what + "; other hosts have finished the job", std::nullopt});
+}
+
 void Coordinator::gather(Time now) {
   phase_ = Phase::gathering;
   gathering_since_ = now;
   for (auto entry = members_.begin(); entry != members_.end();) {
     if (entry->second.part == Part::leaving) {
-      order(entry->first, EndJob{entry->second.exit_code, "this host left the job", std::nullopt});
+      order(entry->first, EndJob{entry->second.exit_code, left_the_job, std::nullopt});
       entry = members_.erase(entry);
     } else {
       entry->second.part = Part::waiting;
@@ -227,7 +263,8 @@ void Coordinator::start(Time now) {
 
   phase_ = Phase::running;
   started_at_ = now;
-  anyone_is_done_ = anyone_was_preempted_ = false;
+  anyone_is_done_ = anyone_was_preempted_ = anyone_succeeded_ = false;
+  survived_.reset();
   ++attempt_;
   Round round{.attempt = attempt_,
               .restarts = restarts_,
@@ -268,7 +305,10 @@ std::vector<Coordinator::Entry*> Coordinator::seat(const std::vector<Entry*>& ch
 
 void Coordinator::finish(const EndJob& end) {
   phase_ = Phase::over;
-  for (const auto& [id, member] : members_) order(id, end);
+  for (const auto& [id, member] : members_) {
+    const bool left = rules_.survives && member.part == Part::leaving;
+    order(id, left ? EndJob{member.exit_code, left_the_job, std::nullopt} : end);
+  }
 }
 
 void Coordinator::tick(Time now) {

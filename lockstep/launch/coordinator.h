@@ -1,5 +1,5 @@
 // Decides for all hosts of a job when their ranks start, end and restart. Does no I/O and reads no
-// clock. The caller chooses the ids of hosts; 0 is the coordinating agent's own host.
+// clock. The caller chooses the hosts' ids; 0 is the coordinating agent's.
 //
 // Thread safety: none.
 
@@ -24,7 +24,7 @@ class RestartBackoff {
  public:
   explicit RestartBackoff(std::chrono::milliseconds longest) : longest_(longest) {}
 
-  // Pause after an attempt that failed after `lived`.
+  // After an attempt that failed after `lived`.
   std::chrono::milliseconds after(Clock::duration lived) {
     if (lived >= longest_) next_ = none;
     return std::exchange(next_, std::clamp(2 * next_, std::min(shortest, longest_), longest_));
@@ -48,27 +48,30 @@ class Coordinator {
     Hosts hosts;
     int max_restarts = 0;
     std::chrono::milliseconds max_restart_delay = std::chrono::seconds(30);
+    // OnFailure::continue_without: a host that is lost, leaves or fails does not end the others. A
+    // host fails when it has no rank left. If none succeeds or is preempted, the attempt fails.
+    bool survives = false;
   };
   struct JoiningNode {
     std::string host;
     int nproc = 1;
-    std::optional<int> node_rank = {};  // Set if its user chose the number.
+    std::optional<int> node_rank = {};  // Set if its user chose it.
     int least = 1;                      // As its user gave them.
     int most = 1;
   };
 
-  // `now`: start of the wait for hosts.
+  // The wait for hosts begins at `now`.
   Coordinator(const Rules& rules, Time now);
 
   // Returns why the host is refused; empty if it has joined.
   std::optional<std::string> join(Id id, const JoiningNode& node, Time now);
 
-  // Ignores reports about an earlier attempt, unless the host stops or leaves the job.
+  // Ignores reports about an earlier attempt, unless the host stops or leaves.
   void report(Id id, int attempt, Outcome outcome, int exit_code,
               const std::optional<Failure>& failure, Time now);
   void all_gone(Id id, int attempt, Time now);
 
-  // The host's connection ended, or it stopped responding.
+  // The connection ended, or the host stopped responding.
   void lost(Id id, Time now);
 
   // Call it at deadline().
@@ -85,14 +88,14 @@ class Coordinator {
 
  private:
   enum class Phase { gathering, pausing, running, ending, over };
-  enum class Part { waiting, running, succeeded, preempted, leaving };
+  enum class Part { waiting, running, succeeded, preempted, leaving, failed };
   struct Member {
     JoiningNode said;
     int arrival = 0;
-    int number = -1;  // In the latest attempt; -1 before one.
+    int number = -1;  // In the latest attempt, or -1.
     Part part = Part::waiting;
     bool gone = true;   // No rank of this attempt is left on that host.
-    int exit_code = 0;  // For a host that leaves.
+    int exit_code = 0;  // If it leaves.
   };
   using Entry = std::pair<const Id, Member>;
 
@@ -111,6 +114,9 @@ class Coordinator {
   void end_ranks(const Verdict& verdict, const std::string& why,
                  const std::optional<Failure>& failure, Time now);
   void settle(Time now);
+  void fail(Member* member, const Verdict& verdict, const std::optional<Failure>& failure,
+            Time now);
+  void conclude(Time now);
   void finish(const EndJob& end);
   void learn_more(int exit_code, const std::optional<Failure>& failure);
   void stop(const std::string& why, const Verdict& verdict, Time now);
@@ -122,7 +128,7 @@ class Coordinator {
   const Rules rules_;
   Phase phase_ = Phase::gathering;
   std::map<Id, Member> members_;
-  Verdict verdict_;  // Valid while `ending`, and in the pause afterwards.
+  Verdict verdict_;  // While `ending`, and in the pause afterwards.
   RestartBackoff backoff_;
   Time started_at_ = {};
   Time not_before_ = {};
@@ -132,6 +138,8 @@ class Coordinator {
   int attempt_ = -1;
   int restarts_ = 0;
   bool anyone_is_done_ = false;  // Includes hosts that have left since.
+  bool anyone_succeeded_ = false;
+  std::optional<Verdict> survived_;  // This attempt's first failure that ended no other host.
   bool anyone_was_preempted_ = false;
   std::vector<std::pair<Id, Order>> orders_;
 };

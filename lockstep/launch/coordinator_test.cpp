@@ -16,13 +16,13 @@ using std::chrono::seconds;
 class Job {
  public:
   explicit Job(int least, int most, int max_restarts = 0,
-               milliseconds max_restart_delay = seconds(30))
+               milliseconds max_restart_delay = seconds(30), bool survives = false)
       : hosts_{.least = least,
                .most = most,
                .id = "job",
                .join_timeout = seconds(60),
                .last_call = seconds(3)},
-        coordinator_({"job.1", hosts_, max_restarts, max_restart_delay}, now_) {
+        coordinator_({"job.1", hosts_, max_restarts, max_restart_delay, survives}, now_) {
     EXPECT_EQ(join(0), std::nullopt);
   }
 
@@ -30,9 +30,10 @@ class Job {
     const std::string host(1, static_cast<char>('A' + id));
     return coordinator_.join(id, {host, nproc, node_rank, hosts_.least, hosts_.most}, now_);
   }
-  void report(int id, Outcome outcome, int exit_code = 0) {
+  void report(int id, Outcome outcome, int exit_code = 0, const std::string& what = "") {
     std::optional<Failure> failure;
-    if (outcome == Outcome::failed) failure = Failure{.rank = 2 * id, .exit_code = exit_code};
+    if (outcome == Outcome::failed)
+      failure = Failure{.rank = 2 * id, .exit_code = exit_code, .what = what};
     coordinator_.report(id, attempt_, outcome, exit_code, failure, now_);
   }
   void gone(int id) { coordinator_.all_gone(id, attempt_, now_); }
@@ -79,6 +80,7 @@ class Job {
       } else {
         const EndJob& end = std::get<EndJob>(order);
         why_ = end.why;
+        failure_ = end.failure.value_or(Failure{});
         text += "end_job ";
         text += std::to_string(end.exit_code);
       }
@@ -87,6 +89,7 @@ class Job {
   }
   const Round& round(int id) { return rounds_[id]; }
   const std::string& why() const { return why_; }  // Reason for the last end.
+  const Failure& failure() const { return failure_; }
   Coordinator& operator*() { return coordinator_; }
 
  private:
@@ -96,6 +99,7 @@ class Job {
   int attempt_ = -1;
   std::map<int, Round> rounds_;
   std::string why_;
+  Failure failure_;
 };
 
 TEST(Coordinator, OneHostStartsAtOnce) {
@@ -211,6 +215,20 @@ TEST(Coordinator, TheFirstFailureDecides) {
   job.gone(1);
   EXPECT_EQ(job.orders(), "0:end_job 7 1:end_job 7");
   EXPECT_NE(job.why().find("rank 2"), std::string::npos) << job.why();
+}
+
+TEST(Coordinator, CollectsRanksThatEndedWithTheSameExceptionOnOtherHosts) {
+  Job job(3, 3);
+  for (int host : {1, 2}) job.join(host);
+  job.orders();
+  job.report(1, Outcome::failed, 64, "Error: a layer differs");
+  job.report(0, Outcome::failed, 64, "Error: a layer differs");
+  job.report(2, Outcome::failed, 1, "another");
+  job.orders();
+  for (int host : {0, 1, 2}) job.gone(host);
+  EXPECT_EQ(job.orders(), "0:end_job 64 1:end_job 64 2:end_job 64");
+  EXPECT_EQ(job.failure().rank, 2);
+  EXPECT_EQ(job.failure().ranks, (std::vector<int>{0, 2}));
 }
 
 TEST(Coordinator, RestartsAFailedAttemptUpToTheLimit) {
@@ -539,6 +557,87 @@ TEST(Coordinator, RejectsAHostThatJoinsAfterTheEnd) {
   job.orders();
   job.gone(0);
   EXPECT_NE(job.join(1), std::nullopt);
+}
+
+// Returns a running job of three hosts, with OnFailure::continue_without.
+Job surviving_job(int max_restarts = 0, int least = 3) {
+  Job job(least, 3, max_restarts, seconds(30), /*survives=*/true);
+  for (const int host : {1, 2}) job.join(host);
+  EXPECT_EQ(job.orders(), "0:start 0/3 1:start 1/3 2:start 2/3");
+  return job;
+}
+
+TEST(SurvivingJob, GoesOnWithoutAHostThatFailedAndSucceedsIfAnotherDoes) {
+  Job job = surviving_job(/*max_restarts=*/5);
+  job.report(0, Outcome::failed, 7);
+  job.report(2, Outcome::failed, 8);
+  EXPECT_EQ(job.orders(), "");
+  job.report(1, Outcome::succeeded);
+  EXPECT_EQ(job.orders(), "0:end_job 0 1:end_job 0 2:end_job 0");
+  EXPECT_EQ(job.why(), "rank 0 failed; other hosts have finished the job");
+}
+
+TEST(SurvivingJob, GoesOnWithoutALostHost) {
+  Job job = surviving_job();
+  job.lose(1);
+  EXPECT_EQ(job.orders(), "");
+  job.report(0, Outcome::succeeded);
+  EXPECT_EQ(job.orders(), "");
+  job.lose(2);
+  EXPECT_EQ(job.orders(), "0:end_job 0");
+  EXPECT_EQ(job.why(), "host B was lost; other hosts have finished the job");
+}
+
+TEST(SurvivingJob, EndsWithTheFirstFailureOnceNoHostIsLeft) {
+  Job job = surviving_job();
+  job.lose(1);
+  job.report(0, Outcome::failed, 7);
+  EXPECT_EQ(job.orders(), "");
+  job.report(2, Outcome::failed, 8);
+  EXPECT_EQ(job.orders(), "0:end_ranks 2:end_ranks");
+  for (const int host : {0, 2}) job.gone(host);
+  EXPECT_EQ(job.orders(), "0:end_job 69 2:end_job 69");
+  EXPECT_EQ(job.why(), "host B was lost");
+}
+
+TEST(SurvivingJob, RestartsOnceNoHostIsLeftAndForgetsTheFailure) {
+  Job job = surviving_job(/*max_restarts=*/1);
+  for (const int host : {2, 0, 1}) job.report(host, Outcome::failed, 7 + host);
+  EXPECT_EQ(job.orders(), "0:end_ranks 1:end_ranks 2:end_ranks");
+  for (const int host : {0, 1, 2}) job.gone(host);
+  EXPECT_EQ(job.orders(), "0:start 0/3 1:start 1/3 2:start 2/3");
+  for (const int host : {0, 1, 2}) job.report(host, Outcome::succeeded);
+  EXPECT_EQ(job.orders(), "0:end_job 0 1:end_job 0 2:end_job 0");
+  EXPECT_EQ(job.why(), "");
+}
+
+TEST(SurvivingJob, APreemptedHostHasLeftInOrder) {
+  Job job = surviving_job();
+  job.report(0, Outcome::preempted, exit_preempted);
+  job.report(1, Outcome::failed, 7);
+  job.report(2, Outcome::succeeded);
+  EXPECT_EQ(job.orders(), "0:end_job 0 1:end_job 0 2:end_job 0");
+  Job preempted = surviving_job();
+  preempted.report(1, Outcome::failed, 7);
+  for (const int host : {0, 2}) preempted.report(host, Outcome::preempted, exit_preempted);
+  EXPECT_EQ(preempted.orders(), "0:end_job 75 1:end_job 75 2:end_job 75");
+}
+
+TEST(SurvivingJob, GoesOnWithoutAHostThatLeaves) {
+  Job job = surviving_job(/*max_restarts=*/0, /*least=*/1);
+  job.report(1, Outcome::left, 128 + SIGTERM);
+  EXPECT_EQ(job.orders(), "");
+  for (const int host : {0, 2}) job.report(host, Outcome::succeeded);
+  EXPECT_EQ(job.orders(), "0:end_job 0 1:end_job 143 2:end_job 0");
+}
+
+TEST(SurvivingJob, AStopEndsAllHosts) {
+  Job job = surviving_job();
+  job.report(1, Outcome::failed, 7);
+  job.report(2, Outcome::stopped, 128 + SIGINT);
+  EXPECT_EQ(job.orders(), "0:end_ranks 1:end_ranks 2:end_ranks");
+  for (const int host : {0, 1, 2}) job.gone(host);
+  EXPECT_EQ(job.orders(), "0:end_job 130 1:end_job 130 2:end_job 130");
 }
 
 }  // namespace

@@ -45,21 +45,18 @@ std::string quoted(const std::string& word) {
 
 bool several_hosts(const RunOptions& options) { return options.hosts.most > 1; }
 
-// Uses `seed` for all values that the start of a job decides: those that differ between two seeds
-// are not yet known.
+// Uses `seed` for all values decided at a job's start: variables that differ between seeds are not
+// yet known.
 Variables variables_of(const RunOptions& options, const RankBinding& binding, int local_rank,
                        int seed) {
-  launch::RankPlace place;
-  place.local_rank = local_rank;
-  place.local_world_size = options.nproc_per_node;
-  place.max_restarts = options.max_restarts;
+  launch::RankPlace place = launch::place_of(options, local_rank, binding.threads);
   if (!options.log.directory.empty()) place.error_file = fmt::format("{}", seed);
   place.agent_fd = seed;
-  place.threads = binding.threads;
   place.round.world_size = options.nproc_per_node;
   place.round.job_id = fmt::format("{}", seed);
   place.round.master_addr = "127.0.0.1";
   place.round.master_port = options.hosts.master_port != 0 ? options.hosts.master_port : seed;
+  if (place.continues) place.round.store = fmt::format("{}", seed);
   if (several_hosts(options)) {
     place.round.node = options.hosts.node_rank.value_or(seed);
     place.round.nodes = options.hosts.least == options.hosts.most ? options.hosts.most : seed;
@@ -73,7 +70,7 @@ struct Told {
   Variables by_all;
   std::vector<Variables> by_rank;
   std::set<std::string> only_later;
-  std::set<std::string> not_any_longer;  // Set for the launcher, but not for the ranks.
+  std::set<std::string> not_any_longer;  // The launcher has them, ranks do not.
 };
 
 Told tell_apart(const RunOptions& options, const BindingPlan& plan) {

@@ -107,5 +107,15 @@ TEST(DescribeRun, RefusesWhatRunWould) {
   EXPECT_THROW(describe_run(options), Error);
 }
 
+TEST(DescribeRun, ShowsThatRanksContinueAndGetAStore) {
+  RunOptions options = two_ranks();
+  options.on_failure = OnFailure::continue_without;
+  options.leave_out_stragglers = std::chrono::seconds(30);
+  const std::string text = describe_run(options);
+  EXPECT_TRUE(contains(text, "  LOCKSTEP_ON_FAILURE=continue\n")) << text;
+  EXPECT_TRUE(contains(text, "  LOCKSTEP_STRAGGLER_MS=30000\n")) << text;
+  EXPECT_TRUE(contains(text, "LOCKSTEP_JOB_ID LOCKSTEP_STORE MASTER_PORT ")) << text;
+}
+
 }  // namespace
 }  // namespace lockstep::launch::describe_run_test

@@ -1,4 +1,4 @@
-// The interpreter or loader that the kernel starts to execute a program.
+// The interpreter or loader with which the kernel executes a program.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,8 +7,7 @@
 
 namespace lockstep::launch {
 
-// From a script's first line ("#!") or a 64-bit ELF program. Empty for any other or unreadable
-// file.
+// From a script's first line ("#!") or a 64-bit ELF program; empty for other or unreadable files.
 std::string interpreter_of(const std::string& path);
 
 }  // namespace lockstep::launch

@@ -19,11 +19,14 @@ namespace {
 
 using nlohmann::ordered_json;
 
-// The job control block knows the members of no other group.
+// The control block knows no other group's members. ElasticGroup appends a number.
 bool in_world(const ShownCall& call) {
-  static const GroupName world = pack_group_name("world");
-  return std::equal(world.begin(), world.end(), call.group.begin(),
-                    [](std::uint64_t word, const auto& each) { return word == each; });
+  std::string_view name = "world";
+  const std::string group = group_of(call);
+  if (!group.starts_with(name)) return false;
+  name = std::string_view(group).substr(name.size());
+  if (name.empty()) return true;
+  return name.starts_with('~') && name.find_first_not_of("0123456789", 1) == name.npos;
 }
 
 std::string state_of(const JobControlBlock& page, int slot) {
@@ -50,8 +53,8 @@ std::string last_of(const JobControlBlock& page, int slot) {
   return describe(page.activity(slot));
 }
 
-// A rank that is in another group now may have called this operation before; its activity does not
-// show it.
+// A rank now in another group may have called this operation before, which its activity does not
+// show.
 bool yet_to_come(const ShownCall& other, std::uint64_t sequence) {
   return other.sequence() == 0 || (in_world(other) && other.sequence() < sequence);
 }
@@ -85,11 +88,24 @@ void show_whole(const StepTimes& times, RankStatus& status) {
     status.waited_for[fmt::format("{}", rank)] = in_seconds(time);
 }
 
-// Call visit(key, field) in the order of the JSON object.
+StepTimes renumbered(const StepTimes& times, const std::vector<int>& ranks) {
+  StepTimes found = times;
+  found.waited_for.clear();
+  for (const auto& [slot, time] : times.waited_for)
+    if (slot >= 0 && slot < static_cast<int>(ranks.size()) &&
+        ranks[static_cast<std::size_t>(slot)] >= 0)
+      found.waited_for.emplace(ranks[static_cast<std::size_t>(slot)], time);
+  return found;
+}
+
+// Call visit(key, field) in the JSON object's order.
 template <class Rank, class Visitor>
 void visit_rank(Rank& rank, const Visitor& visit) {
   visit("rank", rank.rank);
   visit("pid", rank.pid);
+  visit("incarnation", rank.incarnation);
+  visit("group_rank", rank.group_rank);
+  visit("group_size", rank.group_size);
   visit("state", rank.state);
   visit("waits_for", rank.waits_for);
   visit("step", rank.step);
@@ -158,7 +174,7 @@ ordered_json object_of(const JobStatus& job) {
   return object;
 }
 
-// Arguments may be any bytes: replaces invalid UTF-8, and escapes characters that a terminal might
+// Arguments may be any bytes: replaces invalid UTF-8, and escapes characters that terminals might
 // interpret.
 std::string text_of(const ordered_json& json, int indent) {
   return json.dump(indent, ' ', true, ordered_json::error_handler_t::replace);
@@ -187,6 +203,22 @@ RankStatus status_of(const JobControlBlock& page, int slot, int first_rank) {
             : other != slot && yet_to_come(page.activity(other).collective, call.sequence());
     if (is_awaited) status.waits_for.push_back(first_rank + other);
   }
+  return status;
+}
+
+RankStatus status_of(const JobControlBlock& page, int slot, const std::vector<int>& ranks) {
+  RankStatus status = status_of(page, slot);
+  const auto rank_of = [&](int other) { return ranks[static_cast<std::size_t>(other)]; };
+  status.rank = rank_of(slot);
+  status.group_rank = slot;
+  status.group_size = page.slots();
+  for (int& other : status.waits_for) other = rank_of(other);
+  std::erase(status.waits_for, -1);
+  std::ranges::sort(status.waits_for);
+  const StepReport& report = page.step_report(slot);
+  status.waited_for.clear();
+  show_recent(renumbered(report.recent.shown(), ranks), status);
+  show_whole(renumbered(report.whole.shown(), ranks), status);
   return status;
 }
 

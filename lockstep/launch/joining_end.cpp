@@ -23,13 +23,13 @@ namespace lockstep::launch {
 namespace {
 
 constexpr std::chrono::seconds attempt_limit{6};  // Longer than the other end's limit.
-// For a launcher on this host, which responds at once.
-constexpr std::chrono::seconds neighbour_limit{2};
-// After this number of consecutive closes, the process on this host is not a launcher.
+// On this host, a launcher responds at once, unless it stands still.
+constexpr std::chrono::seconds neighbour_limit{5};
+// After this many consecutive closes, this host's process is no launcher.
 constexpr int neighbours_closes = 5;
 constexpr std::chrono::milliseconds retry_pause{200};
 
-// Repeated attempts to join the launcher at the endpoint.
+// Repeated attempts to join the endpoint's launcher.
 class Search {
  public:
   Search(const RunOptions& options, const std::optional<JobToken>& token, const Endpoint& endpoint,
@@ -47,8 +47,8 @@ class Search {
   void watch(std::vector<pollfd>& entries) const;
   Deadline deadline() const { return std::min(join_deadline_, step_at_); }
 
-  // The connection, once the launcher has admitted this one, or why the search has failed. Do not
-  // call it after either.
+  // The connection, once the launcher has admitted this one, or why the search failed. Do not call
+  // it after either.
   using Result = std::variant<std::monostate, FileDescriptor, EndJob>;
   Result serve(const std::vector<pollfd>& entries, Clock::time_point now);
 
@@ -57,6 +57,7 @@ class Search {
 
   const SocketAddress& address() const { return endpoint_.addresses[next_]; }
   Result advance(const std::vector<pollfd>& entries, Clock::time_point now);
+  bool has_events() const;
   void connect(Clock::time_point now);
   Result shake_hands(Clock::time_point now);
   void retry(const std::string& why, Clock::time_point now);
@@ -76,7 +77,7 @@ class Search {
   FileDescriptor socket_;
   std::optional<ClientHandshake> handshake_;
   std::string input_;
-  // Time to begin the next attempt, or to abort the current one.
+  // When to begin the next attempt or abort the current one.
   Deadline step_at_ = Clock::now();
   int closes_ = 0;
   std::string why_ = "no time was left";
@@ -111,7 +112,7 @@ Search::Result Search::advance(const std::vector<pollfd>& entries, Clock::time_p
     return {};
   }
   if (events_of(entries, socket_.get()) == 0) {
-    if (now < step_at_) return {};
+    if (now < step_at_ || has_events()) return {};
     if (taken_here_) return not_a_launcher();
     retry("it accepts connections but sends nothing", now);
     return {};
@@ -124,6 +125,13 @@ Search::Result Search::advance(const std::vector<pollfd>& entries, Clock::time_p
   handshake_.emplace(JobMember{.job_id = job_id_}, token_, make_nonce(), Channel::agents);
   phase_ = Phase::challenge;
   return {};
+}
+
+// Whether there are events now, which may have come while this process stood still.
+bool Search::has_events() const {
+  std::vector<pollfd> entries;
+  watch(entries);
+  return ::poll(entries.data(), entries.size(), 0) > 0;
 }
 
 void Search::connect(Clock::time_point now) {
@@ -154,7 +162,7 @@ Search::Result Search::shake_hands(Clock::time_point now) {
   }
   const std::string hello = handshake_->hello(frame);
   if (::send(socket_.get(), hello.data(), hello.size(), MSG_NOSIGNAL | MSG_DONTWAIT) !=
-      static_cast<ssize_t>(hello.size())) {  // Much smaller than a new socket's buffer.
+      static_cast<ssize_t>(hello.size())) {  // Fits a new socket's buffer.
     retry("it closed the connection during the handshake", now);
     return {};
   }
@@ -175,15 +183,18 @@ void Search::retry(const std::string& why, Clock::time_point now) {
 EndJob Search::not_a_launcher() const { return {exit_usage, in_use(), std::nullopt}; }
 
 std::string Search::in_use() const {
-  return fmt::format("port {} of this host is in use, by {}, which is not a launcher of job '{}'",
-                     endpoint_.port, describe_port_holder(endpoint_.port), job_id_);
+  return fmt::format(
+      "port {} of this host is in use; caused by {}, which is not a launcher of "
+      "job '{}'; to do: choose another port for --rdzv-endpoint, or end that process",
+      endpoint_.port, describe_port_holder(endpoint_.port), job_id_);
 }
 
-class JoiningEnd final : public RendezvousEnd {
+class JoiningEnd final : public Rendezvous {
  public:
   JoiningEnd(const RunOptions& options, const std::optional<JobToken>& token,
              const Endpoint& endpoint, bool taken_here)
-      : node_{.host = host_name(),
+      : Rendezvous(token),
+        node_{.host = host_name(),
               .nproc = options.nproc_per_node,
               .node_rank = options.hosts.node_rank,
               .least = options.hosts.least,
@@ -214,10 +225,10 @@ class JoiningEnd final : public RendezvousEnd {
 
   const Coordinator::JoiningNode node_;
   const JobCommand command_;
-  // The search, then the link to the coordinator; neither after the job has ended.
+  // Search, then link to the coordinator; neither after the job's end.
   std::optional<Search> search_;
   std::optional<AgentLink> link_;
-  std::string coordinator_;  // Its host's name; the endpoint's until received.
+  std::string coordinator_;  // Its host's name; at first the endpoint's.
   std::string state_ = "waiting for the job's other hosts";
   std::vector<RankTimes> times_;
   std::vector<Order> orders_;
@@ -308,9 +319,9 @@ std::string JoiningEnd::state() const {
 
 }  // namespace
 
-std::unique_ptr<RendezvousEnd> make_joining_end(const RunOptions& options,
-                                                const std::optional<JobToken>& token,
-                                                const Endpoint& endpoint, bool taken_here) {
+std::unique_ptr<Rendezvous> make_joining_end(const RunOptions& options,
+                                             const std::optional<JobToken>& token,
+                                             const Endpoint& endpoint, bool taken_here) {
   return std::make_unique<JoiningEnd>(options, token, endpoint, taken_here);
 }
 

@@ -1,7 +1,7 @@
-// The ranks of one attempt on this host: their start, their descriptors, and their end.
+// Starts and ends the ranks of one attempt on this host; passes descriptors between them.
 //
-// Thread safety: none; used by the thread of its poll() loop.
-// Blocking: only the constructor, until every program runs.
+// Thread safety: none; used by its poll() loop's thread.
+// Blocking: until programs run, in the constructor and when a lost rank starts again.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,6 +19,7 @@
 #include "lockstep/job/store/tcp_store.h"
 #include "lockstep/job/straggler.h"
 #include "lockstep/launch/binding.h"
+#include "lockstep/launch/continuation.h"
 #include "lockstep/launch/loop.h"
 #include "lockstep/launch/output.h"
 #include "lockstep/launch/rank_files.h"
@@ -44,21 +45,24 @@ class LocalRanks final : public Pollable {
   Deadline deadline() const override;
   void serve(const std::vector<pollfd>& entries) override;
 
-  // Call it in each loop iteration, after serve() and reap().
+  // Call it after serve() and reap().
   void act_on_deadlines();
 
   void reap();
 
-  // Forwards a signal to the ranks that handle it. False when there are none.
+  // Forwards a signal to the ranks that handle it. False without any.
   bool pass_on(int signal);
 
-  // True if all running ranks handle SIGTERM as a preemption: ProcessGroup::on_preemption().
+  // Empty with OnFailure::end_all.
+  std::optional<Continuation>& continuation() { return continuation_; }
+
+  // Whether ranks run, and all called on_preemption() or, as new replacements, handle SIGTERM.
   bool expect_preemption() const;
 
-  // Details may be added until the last rank has ended.
+  // Final after the last rank's end.
   const AttemptResult& result() const { return result_; }
 
-  // Returns this host's record of the failure if the failed rank was here: it has more details.
+  // Prefers this host's record of the same rank's end. Adds ranks with the same exception.
   Failure better_known(const Failure& failure) const;
 
   // Also true for ranks of other hosts.
@@ -67,8 +71,7 @@ class LocalRanks final : public Pollable {
   // `number` is a rank of the job.
   bool is_local(int number) const;
 
-  // Ends the ranks after a failure here or on another host. They first get time to throw an Error
-  // with it.
+  // Ends the ranks after a failure on any host. Ranks in a group first get time to throw an Error.
   void end_after(const Failure& failure);
 
   // Sends `signal`, and after `patience` SIGKILL to the remaining ranks.
@@ -78,9 +81,12 @@ class LocalRanks final : public Pollable {
 
   bool ending() const { return termination_.begun(); }
 
-  // True if only processes in the ranks' process groups run, and still have time to end.
+  // Whether all ranks have ended, but other processes in their process groups have time to end.
   bool lingering() const;
-  int running() const { return processes_.running(); }
+  // Includes ranks that will start again.
+  int running() const {
+    return processes_.running() + (continuation_ ? continuation_->waiting() : 0);
+  }
 
   std::vector<RankStatus> status() const;
 
@@ -89,6 +95,8 @@ class LocalRanks final : public Pollable {
 
  private:
   void act_on(Termination::Step step);
+  void act_on_losses(Clock::time_point now);
+  void replace(int local_rank);
   void on_end(int local_rank, const siginfo_t& end);
   void on_failure(int local_rank, const Failure& failure);
   void take_for_first(int local_rank, const Failure& failure);
@@ -105,9 +113,10 @@ class LocalRanks final : public Pollable {
   RankProcesses processes_;
   std::vector<ErrorFile> error_files_;
   AttemptResult result_;
+  std::optional<Continuation> continuation_;
 
-  // A rank that ended after another one had called abort(). The latter is the cause, and may end
-  // until the deadline.
+  // A rank that failed after another one had called abort(). The latter has until the deadline to
+  // fail.
   struct Aborted {
     int local_rank = 0;
     Failure failure = {};

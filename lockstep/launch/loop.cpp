@@ -13,7 +13,7 @@
 namespace lockstep::launch {
 namespace {
 
-// timeout(1), systemd and others signal both a process and its process group.
+// timeout(1), systemd and others signal both a process and its group.
 constexpr std::chrono::milliseconds double_signal{50};
 
 }  // namespace

@@ -27,7 +27,7 @@ class Pollable {
   // Latest time of the next serve().
   virtual Deadline deadline() const = 0;
 
-  // Handles poll()'s results, ignoring those of other components (see events_of()), and deadlines.
+  // Handles deadlines and poll()'s results, ignoring those of other components (see events_of()).
   virtual void serve(const std::vector<pollfd>& entries) = 0;
 };
 
@@ -52,7 +52,7 @@ class Signals final : public Pollable {
   Clock::time_point last_at_ = {};
 };
 
-// Detects the end of the process that holds the other end of a pipe.
+// Detects the end of the process with a pipe's other end.
 class Lifeline final : public Pollable {
  public:
   explicit Lifeline(int pipe) : pipe_(pipe) {}

@@ -31,7 +31,7 @@ std::string quoted(const std::string& value) {
   return text + '"';
 }
 
-// A metric family: two comment lines, and a line for each sample.
+// Two comment lines, and a line for each sample.
 class Family {
  public:
   Family(std::string_view name, std::string_view type, std::string_view help)
@@ -58,7 +58,7 @@ std::string of_each(const JobStatus& job, Family family, const Value& value) {
   return family.text();
 }
 
-// A sample for each entry of each rank's map; its key is the label `key`.
+// One sample per entry of each rank's map, whose key is the label `key`.
 template <class Values>
 std::string of_each(const JobStatus& job, Family family, const char* key, const Values& values) {
   for (const RankStatus& rank : job.ranks)
@@ -169,7 +169,7 @@ std::string MetricsService::url() const {
   return fmt::format("http://{}/metrics", to_text(local_address(listener())));
 }
 
-// Makes one system call per client and loop iteration, however much the client sends.
+// One system call per client and loop iteration, however much the client sends.
 bool MetricsService::go_on(Client& client) {
   if (!client.rest.empty()) return send(client);
   std::array<char, 4096> buffer;
@@ -191,8 +191,8 @@ void MetricsService::answer(Client& client) const {
                     : metrics_response(client.request, [this] { return metrics_of(status_()); });
 }
 
-// Closing with unread bytes of the request would reset the connection, and the client might lose
-// the response.
+// Closing with unread bytes of the request would reset the connection: the client might lose the
+// response.
 bool MetricsService::send(Client& client) {
   if (!send_rest(client)) return false;
   if (client.rest.empty()) ::shutdown(client.socket.get(), SHUT_WR);

@@ -1,6 +1,5 @@
 // Metrics of this host's ranks for Prometheus, over HTTP in the exposition format 0.0.4
-// (prometheus.io/docs/instrumenting/exposition_formats): `lockstep run --metrics-port`. Counters of
-// ranks restart at 0 with the ranks, as Prometheus expects.
+// (prometheus.io/docs/instrumenting/exposition_formats): `lockstep run --metrics-port`.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,14 +18,14 @@ std::string metrics_of(const JobStatus& job);
 // Only the request's first line counts. Calls `metrics` only for GET and HEAD of /metrics.
 std::string metrics_response(std::string_view request, const std::function<std::string()>& metrics);
 
-// Refuses a request of more than 8 KiB. Thread safety, Blocking: as ClientService.
+// Refuses requests of more than 8 KiB. Thread safety, Blocking: as ClientService.
 class MetricsService final : public ClientService {
  public:
-  // `endpoint` is numeric; port 0 means any free port. Errors: misuse if it is invalid, or in use,
-  // with its holder; system.
+  // `endpoint` is numeric; port 0: any free port. Errors: misuse if invalid, or in use, with its
+  // holder; system.
   MetricsService(const std::string& endpoint, std::function<JobStatus()> status);
 
-  // Such as "http://127.0.0.1:9100/metrics".
+  // "http://127.0.0.1:9100/metrics".
   std::string url() const;
 
  private:

@@ -17,18 +17,17 @@
 namespace lockstep::launch {
 namespace {
 
-// Takes a rank's large write at once while the launcher is busy.
+// Takes a rank's large write while the launcher is busy.
 constexpr int large_pipe = 1 << 20;
 
-// A quarter of a user's default limit (pipe-user-pages-soft). Beyond it, all new pipes of the
-// user's programs would be very small.
+// A quarter of a user's default limit (pipe-user-pages-soft). Beyond it, all new pipes would be
+// very small.
 constexpr std::size_t most_large_pipes = 16;
 
 std::pair<FileDescriptor, FileDescriptor> make_pipe(bool large) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) throw_errno("making a pipe for a rank's output: pipe2");
-  if (large)
-    ::fcntl(ends[1], F_SETPIPE_SZ, large_pipe);  // Keeps the default size if not permitted.
+  if (large) ::fcntl(ends[1], F_SETPIPE_SZ, large_pipe);  // If not permitted, keeps the default.
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
@@ -49,7 +48,7 @@ bool any(const StreamChoice& choice) {
                      [](const auto& each) { return each.second != Streams::none; });
 }
 
-// Without line wrap, a status line fits the one line that is erased later.
+// Without line wrap, a status line fits the one line erased later.
 std::string drawn(std::string_view status) { return fmt::format("\033[?7l{}\033[?7h", status); }
 
 constexpr std::string_view erasure = "\r\033[K";
@@ -70,7 +69,7 @@ void LineSplitter::add(std::string_view bytes, const Receiver& receive) {
         end_status(receive);
       bytes.remove_prefix(1);
     } else if (length == 0) {
-      end_line(receive);  // The line has reached its maximum length and continues.
+      end_line(receive);  // The line has reached its maximum length.
     }
   }
   // Otherwise a bar that begins with its carriage return ("\r 50%") would appear one update late.
@@ -122,14 +121,15 @@ void Output::begin_attempt(const std::string& job_id, int attempt) {
   files_.begin_attempt(job_id, attempt);
 }
 
-Output::Ends Output::add(int rank, int local_rank) {
-  FileDescriptor out = add({.rank = rank, .local_rank = local_rank, .is_error = false});
-  FileDescriptor err = add({.rank = rank, .local_rank = local_rank, .is_error = true});
+Output::Ends Output::add(int rank, int local_rank, int incarnation) {
+  FileDescriptor out =
+      add({.rank = rank, .local_rank = local_rank, .is_error = false}, incarnation);
+  FileDescriptor err = add({.rank = rank, .local_rank = local_rank, .is_error = true}, incarnation);
   return {std::move(out), std::move(err)};
 }
 
-// As with torchrun, a stream that is teed and redirected is still shown.
-FileDescriptor Output::add(const LineSource& source) {
+// As with torchrun, a teed and redirected stream is still shown.
+FileDescriptor Output::add(const LineSource& source, int incarnation) {
   const bool shown =
       options_.local_ranks.empty() || options_.local_ranks.contains(source.local_rank);
   const bool tee = holds(options_.tee.of(source.local_rank), source.is_error);
@@ -137,12 +137,13 @@ FileDescriptor Output::add(const LineSource& source) {
   if (!files_) return shown ? add_feed(source, {}, shown) : open_nothing();
   if (shown && !tee && !redirected) return add_feed(source, {}, shown);
 
-  LogFile file = files_.create(source.local_rank, source.is_error ? "stderr.log" : "stdout.log");
+  LogFile file =
+      files_.create(source.local_rank, source.is_error ? "stderr.log" : "stdout.log", incarnation);
   return add_feed(source, std::move(file), shown && tee);
 }
 
-std::string Output::error_file(int local_rank) const {
-  return files_.path_of(local_rank, "error.json");
+std::string Output::error_file(int local_rank, int incarnation) const {
+  return files_.path_of(local_rank, "error.json", incarnation);
 }
 
 FileDescriptor Output::add_feed(const LineSource& source, LogFile file, bool shown) {
@@ -175,7 +176,7 @@ void Output::serve(const std::vector<pollfd>& entries) {
 
 void Output::serve(Sink& sink, const char* name, const std::vector<pollfd>& entries) {
   const int reason = sink.serve(entries);
-  if (reason == 0 || reason == EPIPE) return;  // A reader that has closed is not an error.
+  if (reason == 0 || reason == EPIPE) return;  // A closed reader is no error.
   lost_ = true;
   say(fmt::format("writing to {}: {}; what follows is dropped", name, std::strerror(reason)),
       Level::error);
@@ -195,7 +196,7 @@ void Output::end(Feed& feed) {
   feed.splitter.finish([&](const auto& segment) { receive(feed, segment); });
 }
 
-// If writing the file fails, the rank continues and the console shows all output.
+// After a failed write, the rank continues and the console shows all output.
 void Output::keep(Feed& feed, std::string_view bytes) {
   const int lost = feed.file.write(bytes);
   if (lost == 0) return;
@@ -241,7 +242,7 @@ void Output::print(Sink& sink, std::string_view line) {
   if (around_status) sink.add(drawn(status_));
 }
 
-// Only the latest rank, which owns the only status line, can remove it.
+// Only the latest rank, the status line's owner, can remove it.
 void Output::show_status(const LineSource& source, std::string_view text) {
   if (text.empty() && source.rank != status_rank_) return;
   if (!status_.empty()) err_.add(erasure);

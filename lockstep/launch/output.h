@@ -1,9 +1,8 @@
-// Writes the ranks' output to the launcher's stdout and stderr in complete lines, each prefixed
-// with its rank. On a terminal, one status line (a rank's progress bar) stays below. Files get the
-// output byte for byte.
+// Writes the ranks' output to the launcher's stdout and stderr in complete lines. On a terminal,
+// one status line (a rank's progress bar) stays below. Files get the output byte for byte.
 //
-// Thread safety: none; used by the thread of its poll() loop.
-// Blocking: only while a log file is written. A slow reader blocks the ranks, as on any pipe.
+// Thread safety: none; used by its poll() loop's thread.
+// Blocking: only while log files are made or written. A slow reader blocks the ranks, as on a pipe.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,24 +24,23 @@
 
 namespace lockstep::launch {
 
-// Splits a rank's output into lines and, for a terminal, status lines, which the rank will
-// overwrite.
+// Splits output into lines and, for a terminal, status lines, which the rank will overwrite.
 class LineSplitter {
  public:
   struct Segment {
-    std::string_view text;  // Valid during the call; without its terminator.
+    std::string_view text;  // Without its terminator; valid during the call.
     bool status = false;    // `text` replaces the status line; empty text removes it.
   };
   using Receiver = std::function<void(const Segment&)>;
 
-  static constexpr std::size_t longest_line = 64 * 1024;  // Bytes; a longer line is split.
+  static constexpr std::size_t longest_line = 64 * 1024;  // Bytes; longer lines are split.
 
   // With `statuses` a carriage return ends a status line; otherwise it is ordinary text.
   explicit LineSplitter(bool statuses) : statuses_(statuses) {}
 
   void add(std::string_view bytes, const Receiver& receive);
 
-  // Text without a newline becomes the last line.
+  // Ordinary text without a newline becomes the last line.
   void finish(const Receiver& receive);
 
  private:
@@ -54,30 +52,30 @@ class LineSplitter {
   std::string status_;
   bool after_return_ = false;
   bool overwriting_ = false;
-  bool returns_first_ = false;  // Statuses are "\r 50%", not "50%\r".
+  bool returns_first_ = false;  // As in "\r 50%", not "50%\r".
 };
 
 class Output final : public Pollable {
  public:
-  // `out` and `err` are borrowed; lines for the same file keep one order. Errors: misuse when the
-  // log folder cannot be written, or is missing though a stream is to go to a file.
+  // `out` and `err` are borrowed; lines for the same file keep one order. Errors: misuse if the log
+  // folder cannot be made or written, or options send a stream to a file but name no folder.
   Output(int out, int err, const LogOptions& options = {});
 
-  // Creates the folder of this attempt's files. Call it before the first add() of each attempt.
-  // Errors: system.
+  // Creates the folder of an attempt's files. Call it before its first add(). Errors:
+  // system.
   void begin_attempt(const std::string& job_id, int attempt);
 
-  // A rank's stdout and stderr: pipes that this process reads, even for a file only. A rank that
-  // wrote the file itself would not detect a full disk. Streams without a destination are
-  // discarded. Errors: system.
+  // A rank's stdout and stderr: pipes that this process reads, even for a file only, because a rank
+  // would not detect a full disk. Streams without a destination are discarded. Errors: system.
   struct Ends {
     FileDescriptor out;
     FileDescriptor err;
   };
-  Ends add(int rank, int local_rank);
+  // `incarnation`: earlier starts of the rank in this attempt, whose files are kept.
+  Ends add(int rank, int local_rank, int incarnation = 0);
 
-  // File for the rank's exception; empty without a log folder.
-  std::string error_file(int local_rank) const;
+  // Path of the file for the rank's exception; empty without a log folder or attempt.
+  std::string error_file(int local_rank, int incarnation = 0) const;
 
   void say(std::string_view text, Level level = Level::info);
 
@@ -85,7 +83,7 @@ class Output final : public Pollable {
   Deadline deadline() const override { return no_deadline; }
   void serve(const std::vector<pollfd>& entries) override;
 
-  // Reads the rest of the pipes, after the ranks' end.
+  // Reads the rest, after the ranks' end.
   void finish();
 
   bool pending() const;
@@ -93,7 +91,7 @@ class Output final : public Pollable {
   // For a reader that has stopped reading.
   void drop();
 
-  // True if stdout or stderr failed to take text, as on a full disk. Text after a reader closed, or
+  // Whether stdout or stderr failed to take text, as on a full disk. Text after a reader closed, or
   // removed by drop(), does not count.
   bool lost() const { return lost_; }
 
@@ -115,7 +113,7 @@ class Output final : public Pollable {
   }
   bool statuses() const { return on_terminal_ && !format_.json(); }
   void serve(Sink& sink, const char* name, const std::vector<pollfd>& entries);
-  FileDescriptor add(const LineSource& source);
+  FileDescriptor add(const LineSource& source, int incarnation);
   FileDescriptor add_feed(const LineSource& source, LogFile file, bool shown);
   bool read(Feed& feed);  // False at the end of the stream, or if there is nothing to read.
   void end(Feed& feed);
@@ -133,7 +131,7 @@ class Output final : public Pollable {
   Sink err_;
   bool lost_ = false;
   std::vector<Feed> feeds_;
-  std::vector<char> buffer_;  // For read(): the stack may be small.
+  std::vector<char> buffer_;  // The stack may be small.
   int status_rank_ = -1;
   std::string status_;
 };

@@ -241,8 +241,8 @@ TEST(OutputLogs, OnlyTheChosenRanksAreShownAndTheOthersGoToFiles) {
   }
 }
 
-// Expects that four writes of a rank reach the console, as far as it is shown there, and that a
-// disk that is full after the second write is reported once.
+// Expects four writes of a rank on the console, as far as it is shown there, and one report of a
+// disk that is full after the second.
 void expect_full_disk_to_be_said_once(LogOptions options, const std::string& shown) {
   const test::ScratchDirectory scratch;
   options.directory = to_files(scratch).directory;

@@ -31,14 +31,15 @@ void write_all(const FileDescriptor& to, std::string_view text) {
   ASSERT_EQ(::write(to.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
 }
 
-// Returns the text that can be read now; waits briefly for a terminal, which has some delay.
-std::string read_all(const FileDescriptor& from) {
+// Returns the text that can be read now; waits for `least` bytes, and then briefly for more, of a
+// terminal, which has some delay.
+std::string read_all(const FileDescriptor& from, std::size_t least = 0) {
   const int patience_ms = ::isatty(from.get()) == 1 ? 100 : 0;
   ::fcntl(from.get(), F_SETFL, O_NONBLOCK);
   std::string text;
   std::array<char, 4096> buffer;
   pollfd entry{from.get(), POLLIN, 0};
-  while (::poll(&entry, 1, patience_ms) > 0) {
+  while (::poll(&entry, 1, text.size() < least ? 10'000 : patience_ms) > 0) {
     const ssize_t length = ::read(from.get(), buffer.data(), buffer.size());
     if (length <= 0) break;
     text.append(buffer.data(), static_cast<std::size_t>(length));
@@ -205,6 +206,10 @@ struct Terminal {
   FileDescriptor line;
 };
 
+void expect_shown(const Terminal& terminal, const std::string& text) {
+  EXPECT_EQ(read_all(terminal.screen, text.size()), text);
+}
+
 constexpr const char* erase = "\r\033[K";
 
 std::string status(const std::string& text) { return "\033[?7l" + text + "\033[?7h"; }
@@ -216,13 +221,13 @@ TEST(Output, OnATerminalAStatusStaysBelowTheLinesOfAllRanks) {
   OneRank second(output, 1);
   write_all(first.err.write, "50%\r");
   settle(output);
-  EXPECT_EQ(read_all(terminal.screen), status("[0] 50%"));
+  expect_shown(terminal, status("[0] 50%"));
   write_all(second.out.write, "line\n");
   settle(output);
-  EXPECT_EQ(read_all(terminal.screen), erase + std::string("[1] line\n") + status("[0] 50%"));
+  expect_shown(terminal, erase + std::string("[1] line\n") + status("[0] 50%"));
   write_all(first.err.write, "60%\r");
   settle(output);
-  EXPECT_EQ(read_all(terminal.screen), erase + status("[0] 60%"));
+  expect_shown(terminal, erase + status("[0] 60%"));
 }
 
 TEST(Output, RemovesAStatusWhenItsRankEnds) {
@@ -232,7 +237,7 @@ TEST(Output, RemovesAStatusWhenItsRankEnds) {
   write_all(rank.err.write, "50%\r");
   rank.err.write = FileDescriptor();
   settle(output);
-  EXPECT_EQ(read_all(terminal.screen), status("[0] 50%") + erase);
+  expect_shown(terminal, status("[0] 50%") + erase);
 }
 
 TEST(Output, AStatusIsForTheTerminalAlone) {
@@ -243,7 +248,7 @@ TEST(Output, AStatusIsForTheTerminalAlone) {
   write_all(rank.err.write, "50%\r");
   write_all(rank.out.write, "a\rb\n");
   settle(output);
-  EXPECT_EQ(read_all(terminal.screen), status("[0] 50%"));
+  expect_shown(terminal, status("[0] 50%"));
   EXPECT_EQ(read_all(out.read), "[0] a\rb\n");
 }
 

@@ -51,7 +51,7 @@ std::vector<unsigned long> mask_of(const std::vector<int>& numbers) {
 
 constexpr const char* exec_function = "execve";
 
-// Prepared before fork(): between fork() and exec() the child must not allocate or lock.
+// Between fork() and exec() the child must not allocate or lock.
 struct Prepared {
   const Command& command;
   std::vector<char*> arguments;
@@ -61,18 +61,18 @@ struct Prepared {
   pid_t parent;
 };
 
-// With MPOL_BIND the kernel would kill the process although other nodes have free memory. Some
-// containers do not permit the call; first use still places memory near the core.
+// With MPOL_BIND the kernel would kill the process although other nodes have memory. Some
+// containers forbid the call; first use still places memory near the core.
 void prefer_memory_of(const std::vector<unsigned long>& nodes) {
   if (nodes.empty()) return;
-  // The kernel ignores the last bit of the given number.
+  // The kernel ignores the number's last bit.
   const unsigned long bits = 8 * sizeof nodes[0] * nodes.size() + 1;
   if (::syscall(SYS_set_mempolicy, prefer_many, nodes.data(), bits) != 0)
     ::syscall(SYS_set_mempolicy, prefer, nodes.data(), bits);
 }
 
-// Makes only async-signal-safe calls. Returns only if a call fails. A rank gets a session of its
-// own unless the job has a nice value: docs/launcher.md.
+// Async-signal-safe. Returns only if a call fails.
+// For sessions and nice values, see docs/launcher.md.
 StartFailure become(const Prepared& prepared) {
   const Command& command = prepared.command;
   const auto failed = [](const char* function) { return StartFailure{function, errno}; };
@@ -116,8 +116,7 @@ bool reap_all() {
   return pid < 0 && errno == ECHILD;
 }
 
-// Returns at the next SIGCHLD, at the deadline, or after 0.1 s: the adoption of an orphan sends no
-// signal.
+// Returns at SIGCHLD, the deadline, or after 0.1 s: adopting an orphan sends no signal.
 void wait_for_child(Deadline deadline) {
   sigset_t child;
   ::sigemptyset(&child);
@@ -152,7 +151,7 @@ Process::Process(const Command& command) {
   pid_ = ::fork();
   if (pid_ < 0) throw_errno("starting a process: fork");
   if (pid_ > 0) return;
-  // The child is a copy of this process: `function` has the same address in both.
+  // In the child, `function` has the same address.
   const StartFailure failure = become(prepared);
   [[maybe_unused]] const ssize_t sent = ::write(ends[1], &failure, sizeof failure);
   ::_exit(127);
@@ -168,7 +167,7 @@ StartFailure Process::wait_for_exec() {
   return received == sizeof failure ? failure : StartFailure{};
 }
 
-// Any other errno of execve means that a resource is exhausted or that no program may be started.
+// Any other execve() errno means that a resource is exhausted or that no program may be started.
 bool StartFailure::is_of_program() const {
   if (function == nullptr || std::string_view(function) != exec_function) return false;
   constexpr int of_program[] = {ENOENT, ENOTDIR, EACCES, EPERM,        ENOEXEC, EISDIR,
@@ -181,7 +180,7 @@ int raise_open_files() {
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) throw_errno("getrlimit(RLIMIT_NOFILE)");
   const auto before = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, INT_MAX));
   limit.rlim_cur = limit.rlim_max;
-  ::setrlimit(RLIMIT_NOFILE, &limit);  // If refused, a later open fails with a clear error.
+  ::setrlimit(RLIMIT_NOFILE, &limit);  // If refused, a later open fails clearly.
   return before;
 }
 

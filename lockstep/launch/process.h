@@ -1,4 +1,4 @@
-// Starts a child program, ends all descendants, and reads signal handlers.
+// Starts a program, ends all descendants, and checks how a process handles signals.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,20 +29,20 @@ struct Command {
 };
 
 struct StartFailure {
-  // Such as "execve"; null if the program runs.
+  // The failed call, such as "execve"; null if the program runs.
   const char* function = nullptr;
   int error = 0;  // Its errno.
 
   explicit operator bool() const { return function != nullptr; }
 
-  // Whether the program is the cause, rather than the system.
+  // Whether the program, not the system, is the cause.
   bool is_of_program() const;
 };
 
 class Process {
  public:
   // The program leads its own process group and, if this process has nice value 0, its own session.
-  // It has default signal handlers and no blocked signals. It is killed when the thread that
+  // It has default signal handlers and no blocked signals, and is killed when the thread that
   // started it ends. Descriptors not in `command` must be close-on-exec. Errors: system.
   explicit Process(const Command& command);
 
@@ -53,7 +53,7 @@ class Process {
 
  private:
   pid_t pid_ = 0;
-  FileDescriptor verdict_;  // For a StartFailure; a successful exec closes it.
+  FileDescriptor verdict_;  // Receives a StartFailure; a successful exec closes the other end.
 };
 
 // Raises the soft limit of open descriptors to the hard limit. Returns the previous one.
@@ -64,19 +64,19 @@ int raise_open_files();
 // Limit for the kernel to end a killed process.
 constexpr std::chrono::milliseconds time_to_die{5000};
 
-// Orphaned descendants become children of this process (PR_SET_CHILD_SUBREAPER).
+// Orphaned descendants become this process's children (PR_SET_CHILD_SUBREAPER).
 void adopt_orphans();
 
 std::vector<pid_t> children(const std::filesystem::path& proc = "/proc");
 
-// Kills and reaps this process's children except `spared`, then the orphans that it adopts, until
-// none is left. Block SIGCHLD and call adopt_orphans() before. False if some, of another user or
-// stuck in the kernel, did not end in time.
+// Kills this process's children except `spared`, then the orphans that it adopts, until none is
+// left. Reaps all that end. Block SIGCHLD and call adopt_orphans() before. False if some, of
+// another user or stuck in the kernel, did not end in time.
 bool end_descendants(std::chrono::milliseconds limit, const std::vector<pid_t>& spared = {});
 
 // --- Signals -------------------------------------------------------------------------------------
 
-// Reads /proc. False if the process has ended.
+// False if the process has ended.
 bool catches(pid_t pid, int signal);
 
 // By a signal or a debugger.

@@ -71,8 +71,8 @@ constexpr long system_dup2 = SYS_dup2;
 constexpr long system_dup2 = SYS_dup3;  // AArch64 has only this one.
 #endif
 
-// Makes `call` fail with EPERM in this process and its children, as in a container that does not
-// permit it. This cannot be undone.
+// Makes `call` fail with EPERM from now on in this process and its children, as in a container
+// that does not permit it.
 void refuse(long call) {
   const auto number = static_cast<unsigned>(call);
   sock_filter steps[] = {

@@ -41,6 +41,17 @@ FileDescriptor open_folder(int parent, const std::string& name, const std::strin
   return fd;
 }
 
+// The folder may exist.
+FileDescriptor make_folder(int parent, const std::string& name, const std::string& path) {
+  if (::mkdirat(parent, name.c_str(), 0700) != 0 && errno != EEXIST)
+    throw_errno("making folder " + path);
+  return open_folder(parent, name, path);
+}
+
+std::string incarnation_folder(int incarnation) {
+  return fmt::format("incarnation_{}", incarnation);
+}
+
 void make_directories(const std::filesystem::path& path) {
   std::filesystem::path made;
   for (const auto& part : path) {
@@ -121,17 +132,18 @@ void RankFiles::begin_attempt(const std::string& job_id, int attempt) {
   attempt_ = open_folder(job_.get(), name, attempt_path_);
 }
 
-FileDescriptor RankFiles::folder_of(int local_rank) const {
-  const std::string name = std::to_string(local_rank);
-  if (::mkdirat(attempt_.get(), name.c_str(), 0700) != 0 && errno != EEXIST)
-    throw_errno("making folder " + attempt_path_ + "/" + name);
-  return open_folder(attempt_.get(), name, attempt_path_ + "/" + name);
+FileDescriptor RankFiles::folder_of(int local_rank, int incarnation) const {
+  const std::string rank = std::to_string(local_rank);
+  FileDescriptor folder = make_folder(attempt_.get(), rank, attempt_path_ + "/" + rank);
+  if (incarnation == 0) return folder;
+  const std::string name = incarnation_folder(incarnation);
+  return make_folder(folder.get(), name, fmt::format("{}/{}/{}", attempt_path_, rank, name));
 }
 
-LogFile RankFiles::create(int local_rank, std::string_view name) const {
+LogFile RankFiles::create(int local_rank, std::string_view name, int incarnation) const {
   check(static_cast<bool>(attempt_), "a log file is made before the attempt it belongs to");
-  const FileDescriptor folder = folder_of(local_rank);
-  std::string path = path_of(local_rank, name);
+  const FileDescriptor folder = folder_of(local_rank, incarnation);
+  std::string path = path_of(local_rank, name, incarnation);
   FileDescriptor fd(::openat(folder.get(), std::string(name).c_str(),
                              O_WRONLY | O_APPEND | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
                              0600));
@@ -139,10 +151,11 @@ LogFile RankFiles::create(int local_rank, std::string_view name) const {
   return {std::move(fd), std::move(path)};
 }
 
-std::string RankFiles::path_of(int local_rank, std::string_view name) const {
+std::string RankFiles::path_of(int local_rank, std::string_view name, int incarnation) const {
   if (!attempt_) return {};
-  folder_of(local_rank);
-  return fmt::format("{}/{}/{}", attempt_path_, local_rank, name);
+  folder_of(local_rank, incarnation);
+  const std::string folder = incarnation == 0 ? "" : incarnation_folder(incarnation) + "/";
+  return fmt::format("{}/{}/{}{}", attempt_path_, local_rank, folder, name);
 }
 
 ErrorFile::ErrorFile(std::string path) : path_(std::move(path)) {

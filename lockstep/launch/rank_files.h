@@ -1,8 +1,9 @@
 // Files for the ranks' output and exceptions, in torchrun's layout:
-// DIRECTORY/JOB_RANDOM/attempt_K/LOCAL_RANK/NAME.
+// DIRECTORY/JOB_RANDOM/attempt_K/LOCAL_RANK/NAME. A process that replaces a lost rank has its files
+// in LOCAL_RANK/incarnation_N.
 //
-// They are new and private to this user: folders have mode 0700, files 0600. Existing files and
-// symbolic links are never opened.
+// The files are new and private to this user: folders have mode 0700, files 0600. Existing files
+// are never written, nor symbolic links followed below DIRECTORY.
 //
 // Thread safety: none. Blocking: while the file system creates or writes a file.
 
@@ -24,7 +25,7 @@ class LogFile {
   explicit operator bool() const { return static_cast<bool>(fd_); }
   const std::string& path() const { return path_; }
 
-  // Writes all bytes and returns 0. On failure it returns the errno and closes the file.
+  // Returns 0. On failure, closes the file and returns the errno.
   int write(std::string_view bytes);
 
  private:
@@ -34,8 +35,8 @@ class LogFile {
 
 class RankFiles {
  public:
-  // Creates `directory` if it does not exist; if empty, there are no files. Errors: misuse when it
-  // cannot be created or written.
+  // An empty path: no files. Otherwise creates the folder if absent. Errors: misuse when it cannot
+  // be created or written.
   explicit RankFiles(std::string directory);
 
   explicit operator bool() const { return !directory_.empty(); }
@@ -43,14 +44,14 @@ class RankFiles {
   // The number must be new. Errors: system.
   void begin_attempt(const std::string& job_id, int attempt);
 
-  // Errors: system when the file already exists, or cannot be created.
-  LogFile create(int local_rank, std::string_view name) const;
+  // Errors: system, also if the file exists.
+  LogFile create(int local_rank, std::string_view name, int incarnation = 0) const;
 
   // Creates the rank's folder. Empty without a directory, or before the first attempt.
-  std::string path_of(int local_rank, std::string_view name) const;
+  std::string path_of(int local_rank, std::string_view name, int incarnation = 0) const;
 
  private:
-  FileDescriptor folder_of(int local_rank) const;
+  FileDescriptor folder_of(int local_rank, int incarnation) const;
 
   std::string directory_;
   // Open, because the paths may be replaced.
@@ -66,13 +67,13 @@ class ErrorFile {
  public:
   ErrorFile() = default;
 
-  // `path` is the file that the rank may create; empty for a memfd. Errors: system.
+  // The rank may create the file at `path`; empty for a memfd. Errors: system.
   explicit ErrorFile(std::string path);
 
   const std::string& path() const { return path_; }
-  int descriptor() const { return memory_.get(); }  // -1 when there is a path.
+  int descriptor() const { return memory_.get(); }  // -1 with a path.
 
-  // Type and text; empty if the rank has written no valid exception.
+  // Type and text; empty without a valid exception.
   std::string message() const;
 
  private:

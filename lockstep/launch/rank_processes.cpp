@@ -15,6 +15,13 @@ void RankProcesses::add(pid_t pid) {
   ++running_;
 }
 
+void RankProcesses::replace(int rank, pid_t pid) {
+  Process& process = processes_[static_cast<std::size_t>(rank)];
+  check(process.ended, "the rank's earlier process runs");
+  process = {.pid = pid};
+  ++running_;
+}
+
 std::vector<int> RankProcesses::left() const {
   std::vector<int> ranks;
   for (std::size_t rank = 0; rank < processes_.size(); ++rank)
@@ -49,6 +56,8 @@ void RankProcesses::tell(int rank, int signal) {
 void RankProcesses::tell_all(int signal) {
   for (std::size_t rank = 0; rank < processes_.size(); ++rank) tell(static_cast<int>(rank), signal);
 }
+
+void RankProcesses::kill_group(int rank) const { ::kill(-at(rank).pid, SIGKILL); }
 
 bool RankProcesses::have_left_some() const {
   return std::any_of(processes_.begin(), processes_.end(), [](const Process& process) {

@@ -16,11 +16,13 @@
 
 namespace lockstep::launch {
 
-// The ranks' processes, each the leader of its own process group. Ranks are local ones, in the
-// order of add().
+// Each process leads its own process group. Ranks are local ones, in the order of add().
 class RankProcesses {
  public:
   void add(pid_t pid);
+
+  // The rank, which has ended, has a new process.
+  void replace(int rank, pid_t pid);
 
   int size() const { return static_cast<int>(processes_.size()); }
   int running() const { return running_; }
@@ -30,8 +32,8 @@ class RankProcesses {
 
   bool was_told(int rank) const { return at(rank).told; }
 
-  // Reaps all ended children of this process. Calls `act` for those that are ranks, before their
-  // pid can be reused.
+  // Reaps all ended children of this process. Calls `act` for ranks, before their pid can be
+  // reused.
   void reap(const std::function<void(int rank, const siginfo_t& end)>& act);
 
   // Signal the process group of one rank, or of all running ranks, to end. A rank gets one such
@@ -39,7 +41,10 @@ class RankProcesses {
   void tell(int rank, int signal);
   void tell_all(int signal);
 
-  // True if a process is left in the group of a rank that was sent such a signal.
+  // Sends SIGKILL to the rank's process group. If the rank has ended, call it only within `act`.
+  void kill_group(int rank) const;
+
+  // Whether a process group that got a signal still has a process.
   bool have_left_some() const;
 
   // Treats all ranks as ended.
@@ -58,7 +63,7 @@ class RankProcesses {
   int running_ = 0;
 };
 
-// Times the steps that end ranks: time to end by themselves, then a signal and a grace period, then
+// Times the end of ranks: time to end by themselves, then a signal and a grace period, then
 // SIGKILL.
 class Termination {
  public:
@@ -71,13 +76,13 @@ class Termination {
   // infinite.
   void begin_grace(std::chrono::milliseconds grace);
 
-  // Call it when the ranks get SIGKILL; Step::abandon is due after time_to_die.
+  // Call it when the ranks get SIGKILL; Step::abandon is due after time_to_die (process.h).
   void kill();
 
   bool begun() const { return next_ != Step::none; }
   bool killed() const { return next_ == Step::abandon; }
 
-  // An infinite grace period is not running.
+  // in_grace() is false in an infinite grace period.
   std::chrono::milliseconds grace() const { return grace_; }
   bool in_grace(Clock::time_point now) const;
 

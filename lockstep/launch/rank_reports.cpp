@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/processes.h"
+#include "lockstep/launch/failure_report.h"
 
 namespace lockstep::launch {
 namespace {
@@ -30,6 +32,20 @@ void RankPages::use_session_page(FileDescriptor fd) {
   if (page.slots() == world_size_) session_.emplace(std::move(page));
 }
 
+void RankPages::renew(int local_rank) {
+  earlier_pids_[local_rank] = pid(local_rank);
+  own_.await_group(local_rank, false);
+}
+
+bool RankPages::is_stale(int local_rank) const {
+  const auto found = earlier_pids_.find(local_rank);
+  return found != earlier_pids_.end() && found->second == pid(local_rank);
+}
+
+JobControlBlock::Phase RankPages::phase(int local_rank) const {
+  return is_stale(local_rank) ? JobControlBlock::Phase::vacant : page().phase(slot(local_rank));
+}
+
 bool RankPages::is_attached(int local_rank) const {
   const JobControlBlock::Phase now = phase(local_rank);
   return now == JobControlBlock::Phase::alive || now == JobControlBlock::Phase::abandoned;
@@ -40,7 +56,7 @@ bool RankPages::listens(int local_rank) const {
 }
 
 bool RankPages::expects_preemption(int local_rank) const {
-  return page().expects_preemption(slot(local_rank));
+  return !is_stale(local_rank) && page().expects_preemption(slot(local_rank));
 }
 
 bool RankPages::follows_abort(int local_rank) const {
@@ -48,7 +64,11 @@ bool RankPages::follows_abort(int local_rank) const {
 }
 
 Failure RankPages::examine(int local_rank, pid_t pid) const {
-  Failure failure = page().examine(slot(local_rank));
+  Failure failure;
+  if (is_stale(local_rank))
+    failure.host = host_name();
+  else
+    failure = page().examine(slot(local_rank));
   failure.rank = number(local_rank);
   failure.pid = pid;
   return failure;
@@ -74,12 +94,16 @@ RankTimes RankPages::times(int local_rank) const {
           .stood_still = std::chrono::nanoseconds(report.stood_still)};
 }
 
-RankStatus RankPages::status(int local_rank) const {
+RankStatus RankPages::status(int local_rank, const std::vector<pid_t>& pids) const {
+  if (phase(local_rank) != JobControlBlock::Phase::alive)
+    if (auto later = later_groups_.status(local_rank, pids, first_rank_)) return *std::move(later);
+  if (is_stale(local_rank))
+    return {.rank = number(local_rank), .state = "starting", .last = "yet to join its group"};
   return status_of(page(), slot(local_rank), session_ ? 0 : first_rank_);
 }
 
 void AttemptResult::fail(const Failure& end) {
-  failed_.insert_or_assign(end.rank, end.what);
+  failed_.insert_or_assign(end.rank, end);
   if (!first_) code_of_first_end_ = code_of(end);
 }
 
@@ -91,7 +115,7 @@ void AttemptResult::set_first(const Failure& failure, std::chrono::milliseconds 
 
 void AttemptResult::complete_first(const Failure& end) {
   if (!first_ || first_->rank != end.rank || is_complete(*first_)) return;
-  if (first_->left && end.exit_code == 0) return;  // It left first, which made others fail.
+  if (first_->left && end.exit_code == 0) return;  // It left first: others failed.
   const int detected_by = first_->detected_by;
   first_ = end;
   first_->detected_by = detected_by;
@@ -100,26 +124,23 @@ void AttemptResult::complete_first(const Failure& end) {
 int AttemptResult::exit_code() const {
   if (start_error_ != 0) return start_error_;
   if (!first_) return 0;
-  // A rank that left too early with code 0 is a failure, too.
+  // Leaving too early with code 0 is a failure, too.
   const int code = code_of(*first_);
   return code != 0 ? code : code_of_first_end_;
 }
 
-std::vector<int> AttemptResult::ended_alike() const {
-  if (!first_ || first_->fault || first_->what.empty()) return {};
-  std::vector<int> ranks;
-  for (const auto& [rank, what] : failed_)
-    if (what == first_->what) ranks.push_back(rank);
-  const bool has_others = ranks.size() > 1 && std::ranges::count(ranks, first_->rank) > 0;
-  return has_others ? ranks : std::vector<int>{};
+std::optional<Failure> AttemptResult::first_with_alike() const {
+  std::optional<Failure> first = first_;
+  if (!first) return first;
+  for (const auto& [rank, end] : failed_)
+    if (rank != first->rank) add_alike(*first, end);
+  return first;
 }
 
 std::vector<int> AttemptResult::also_failed() const {
-  const std::vector<int> alike = ended_alike();
   std::vector<int> ranks;
-  for (const auto& [rank, what] : failed_)
-    if ((!first_ || rank != first_->rank) && std::ranges::count(alike, rank) == 0)
-      ranks.push_back(rank);
+  for (const auto& [rank, end] : failed_)
+    if (!first_ || (rank != first_->rank && !ended_alike(*first_, end))) ranks.push_back(rank);
   return ranks;
 }
 

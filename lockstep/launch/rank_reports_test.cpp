@@ -2,6 +2,7 @@
 #include "lockstep/launch/rank_reports.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
@@ -135,12 +136,21 @@ TEST(AttemptResult, RanksWithTheSameExceptionAreNotAmongTheOthers) {
   AttemptResult result;
   result.fail(ended(2, "E: rank 1 differs"));
   result.set_first(ended(2, "E: rank 1 differs"), {});
-  EXPECT_EQ(result.ended_alike(), std::vector<int>{});
+  EXPECT_EQ(result.first_with_alike()->ranks, std::vector<int>{});
   result.fail(ended(0, "E: rank 1 differs"));
   result.fail(ended(1, "another"));
   result.fail(ended(3, ""));
-  EXPECT_EQ(result.ended_alike(), (std::vector<int>{0, 2}));
+  EXPECT_EQ(result.first_with_alike()->ranks, (std::vector<int>{0, 2}));
   EXPECT_EQ(result.also_failed(), (std::vector<int>{1, 3}));
+}
+
+TEST(AttemptResult, ARankOfAnotherHostMayHaveEndedWithTheSameException) {
+  AttemptResult result;
+  result.set_first({.rank = 0, .exit_code = 64, .what = "E: rank 1 differs"}, {});
+  result.fail({.rank = 2, .exit_code = 64, .what = "E: rank 1 differs"});
+  result.fail({.rank = 3, .exit_code = 1, .what = "another"});
+  EXPECT_EQ(result.first_with_alike()->ranks, (std::vector<int>{0, 2}));
+  EXPECT_EQ(result.also_failed(), std::vector<int>{3});
 }
 
 TEST(AttemptResult, RanksWithoutAnExceptionDidNotEndAlike) {
@@ -148,7 +158,7 @@ TEST(AttemptResult, RanksWithoutAnExceptionDidNotEndAlike) {
   result.fail({.rank = 0, .exit_code = 1});
   result.set_first({.rank = 0, .exit_code = 1}, {});
   result.fail({.rank = 1, .exit_code = 1});
-  EXPECT_EQ(result.ended_alike(), std::vector<int>{});
+  EXPECT_EQ(result.first_with_alike()->ranks, std::vector<int>{});
 }
 
 TEST(AttemptResult, TheEndOfItsRankCompletesTheFirstFailureButNotWhoDetectedIt) {
@@ -180,6 +190,43 @@ TEST(AttemptResult, AFirstFailureWithoutACodeHasThatOfTheFirstEnd) {
   result.set_first({.rank = 5}, milliseconds(0));
   result.fail({.rank = 1, .exit_code = 8});
   EXPECT_EQ(result.exit_code(), 6);
+}
+
+TEST(RankPages, IgnoreWhatALostProcessLeftUntilANewOneEntersTheSlot) {
+  Round round;
+  round.world_size = 2;
+  RankPages pages(2, round);
+  JobControlBlock own = JobControlBlock::attach(FileDescriptor(::dup(pages.own_descriptor())));
+  const pid_t lost = ::fork();
+  if (lost == 0) {
+    own.enter(1);
+    own.expect_preemption(1);
+    own.await_group(1);
+    own.write_exit_report(1, "the old process");
+    own.leave(1, JobControlBlock::Phase::abandoned);
+    ::_exit(1);
+  }
+  ::waitpid(lost, nullptr, 0);
+  EXPECT_EQ(pages.examine(1, lost).what, "the old process");
+  EXPECT_TRUE(pages.listens(1));
+  EXPECT_TRUE(pages.expects_preemption(1));
+
+  pages.renew(1);
+  EXPECT_TRUE(pages.is_stale(1));
+  EXPECT_EQ(pages.examine(1, 42).what, "");
+  EXPECT_EQ(pages.examine(1, 42).pid, 42);
+  EXPECT_EQ(pages.examine(1, 42).rank, 1);
+  EXPECT_FALSE(pages.listens(1));
+  EXPECT_FALSE(pages.expects_preemption(1));
+  EXPECT_EQ(pages.status(1, {41, 42}).state, "starting");
+  EXPECT_FALSE(pages.is_stale(0));
+
+  own.enter(1);
+  own.write_exit_report(1, "the new process");
+  EXPECT_FALSE(pages.is_stale(1));
+  EXPECT_TRUE(pages.listens(1));
+  EXPECT_EQ(pages.examine(1, ::getpid()).what, "the new process");
+  own.leave(1, JobControlBlock::Phase::finished);
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ VariableMap parse(const char* const* environment) {
   return variables;
 }
 
-// A host is a torchrun node, and all ranks have one role.
+// A host is a torchrun node; all ranks have one role.
 VariableMap torchrun_variables(const RankPlace& place) {
   const Round& round = place.round;
   const std::string rank = std::to_string(round.first_rank + place.local_rank);
@@ -58,9 +58,14 @@ VariableMap torchrun_variables(const RankPlace& place) {
           {"TORCHELASTIC_USE_AGENT_STORE", "False"}};
 }
 
-// Each training step frees and allocates the same memory. By default glibc returns it to the
-// kernel, which clears every page again: a fifth of the step at large batches. Huge pages need
-// glibc 2.35. A user's own malloc settings are kept.
+// On a busy host, spinning OpenMP threads take the cores that the last thread needs:
+// docs/launcher.md.
+void set_spin_count(VariableMap& variables) {
+  if (!variables.contains("OMP_WAIT_POLICY")) variables.emplace("GOMP_SPINCOUNT", "10000");
+}
+
+// By default glibc returns a step's memory to the kernel, which clears every page again: a fifth of
+// the step at large batches. Huge pages need glibc 2.35.
 void set_malloc(VariableMap& variables) {
   const auto is_mallocs = [](const auto& entry) {
     return entry.first.starts_with("MALLOC_") || entry.first == "GLIBC_TUNABLES";
@@ -118,19 +123,39 @@ int exit_code_of(const StartFailure& failure) {
   return failure.error == ENOENT ? exit_not_found : exit_not_executable;
 }
 
+RankPlace place_of(const RunOptions& options, int local_rank, int threads) {
+  return {.local_rank = local_rank,
+          .local_world_size = options.nproc_per_node,
+          .max_restarts = options.max_restarts,
+          .continues = options.on_failure == OnFailure::continue_without,
+          .straggler_limit = options.leave_out_stragglers,
+          .threads = threads};
+}
+
 std::vector<std::string> environment_of(const RankPlace& place, const char* const* inherited) {
   VariableMap variables = parse(inherited);
   for (auto& [key, value] : torchrun_variables(place)) variables.insert_or_assign(key, value);
   variables.emplace("OMP_NUM_THREADS", std::to_string(place.threads));
+  set_spin_count(variables);
   set_malloc(variables);
   for (const char* secret : {"LOCKSTEP_JOB_TOKEN", "LOCKSTEP_JOB_TOKEN_FILE"})
-    variables.erase(secret);  // A rank gets the token from its agent.
+    variables.erase(secret);  // A rank's agent passes it.
   variables.insert_or_assign("LOCKSTEP_JOB_ID", place.round.job_id);
   variables.insert_or_assign("LOCKSTEP_ATTEMPT", std::to_string(place.round.attempt));
-  // For programs that other launchers start, unlike these ranks.
+  // For programs that other launchers start.
   variables.erase("LOCKSTEP_LAUNCHER");
   variables.erase("LOCKSTEP_STORE");
   if (!place.round.store.empty()) variables.emplace("LOCKSTEP_STORE", place.round.store);
+  // Two of these are also the launcher's variables for its options.
+  variables.erase("LOCKSTEP_ON_FAILURE");
+  if (place.continues) variables.emplace("LOCKSTEP_ON_FAILURE", "continue");
+  variables.erase("LOCKSTEP_LEAVE_OUT_STRAGGLERS");
+  variables.erase("LOCKSTEP_STRAGGLER_MS");
+  if (place.straggler_limit)
+    variables.emplace("LOCKSTEP_STRAGGLER_MS", std::to_string(place.straggler_limit->count()));
+  variables.erase("LOCKSTEP_INCARNATION");
+  if (place.incarnation > 0)
+    variables.emplace("LOCKSTEP_INCARNATION", std::to_string(place.incarnation));
   variables.insert_or_assign("LOCKSTEP_AGENT_FD", std::to_string(place.agent_fd));
   variables.erase("LOCKSTEP_TERMINAL");
   if (place.columns) variables.emplace("LOCKSTEP_TERMINAL", std::to_string(*place.columns));
@@ -144,27 +169,25 @@ RankStarter::RankStarter(const RunOptions& options, const Round& round, const Bi
                          Output& output)
     : options_(options), round_(round), binding_(binding), output_(output) {}
 
-StartedRank RankStarter::start(int local_rank) {
+StartedRank RankStarter::start(int local_rank, int incarnation) {
   static const int open_files = raise_open_files();
   if (starting_.size() == most_starting) wait_for_first();
   auto [socket, socket_of_rank] = make_socket_pair();
   const FileDescriptor nothing = open_dev_null();
   const RankBinding& bound = binding_.ranks[static_cast<std::size_t>(local_rank)];
   const int rank = round_.first_rank + local_rank;
-  // A terminal would stop a rank that reads from it, because no rank is in the foreground. A
-  // restarted rank would miss input that an earlier attempt has read.
-  const bool keeps_stdin = rank == 0 && round_.attempt == 0 && ::isatty(STDIN_FILENO) == 0;
-  const Output::Ends ends = output_.add(rank, local_rank);
-  ErrorFile error_file(output_.error_file(local_rank));
+  // A terminal would stop a reading rank, because no rank is in the foreground. A restarted rank
+  // would miss input that an earlier process has read.
+  const bool keeps_stdin =
+      rank == 0 && round_.attempt == 0 && incarnation == 0 && ::isatty(STDIN_FILENO) == 0;
+  const Output::Ends ends = output_.add(rank, local_rank, incarnation);
+  ErrorFile error_file(output_.error_file(local_rank, incarnation));
 
-  RankPlace place;
-  place.local_rank = local_rank;
-  place.local_world_size = options_.nproc_per_node;
+  RankPlace place = place_of(options_, local_rank, bound.threads);
   place.round = round_;
-  place.max_restarts = options_.max_restarts;
+  place.incarnation = incarnation;
   place.error_file = error_file.path();
   place.agent_fd = socket_of_rank.get();
-  place.threads = bound.threads;
   place.columns = output_.columns(rank);
 
   std::vector<int> inherited{socket_of_rank.get()};

@@ -5,6 +5,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <deque>
 #include <optional>
 #include <string>
@@ -25,14 +26,20 @@ struct RankPlace {
   int local_world_size = 1;
   Round round = {};
   int max_restarts = 0;
+  bool continues = false;  // OnFailure::continue_without.
+  std::optional<std::chrono::milliseconds> straggler_limit = {};
+  int incarnation = 0;  // Earlier starts of this rank in this attempt.
   // Where the rank, or torchrun's @record in it, writes its exception.
   std::string error_file = {};
-  int agent_fd = -1;  // The rank's end of its socket to the agent.
-  int threads = 1;    // OMP_NUM_THREADS, unless the user has set it.
+  int agent_fd = -1;  // The rank's end of the socket.
+  int threads = 1;    // OMP_NUM_THREADS, unless the user sets it.
 
-  // Width of the rank's lines on a terminal; empty without a terminal.
+  // Width of the rank's lines; empty without a terminal.
   std::optional<int> columns = {};
 };
+
+// Fills in what is known before the job's first agreement.
+RankPlace place_of(const RunOptions& options, int local_rank, int threads);
 
 // Returns a rank's variables as "KEY=value": torchrun's, and Lockstep's own. `inherited` ends with
 // a null pointer. Unless `inherited` configures malloc, malloc keeps freed memory for the next
@@ -50,12 +57,12 @@ struct StartedRank {
 
 class RankStarter {
  public:
-  // All must outlive it.
+  // The references must outlive it.
   RankStarter(const RunOptions& options, const Round& round, const BindingPlan& binding,
               Output& output);
 
-  // May return before the program runs. Errors: system.
-  StartedRank start(int local_rank);
+  // `incarnation`: as in RankPlace. May return before the program runs. Errors: system.
+  StartedRank start(int local_rank, int incarnation = 0);
 
   void wait();
 

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <string>
 
 #include "lockstep/base/error.h"
@@ -61,6 +62,7 @@ TEST(Environment, HasWhatTorchrunSets) {
                             "TORCHELASTIC_USE_AGENT_STORE=False",
                             "TORCHELASTIC_ERROR_FILE=/logs/error.json",
                             "OMP_NUM_THREADS=3",
+                            "GOMP_SPINCOUNT=10000",
                             "LOCKSTEP_JOB_ID=abc",
                             "LOCKSTEP_ATTEMPT=3",
                             "LOCKSTEP_AGENT_FD=7",
@@ -68,7 +70,7 @@ TEST(Environment, HasWhatTorchrunSets) {
                             "MALLOC_TRIM_THRESHOLD_=1099511627776",
                             "GLIBC_TUNABLES=glibc.malloc.hugetlb=1"})
     EXPECT_TRUE(has(got, entry)) << entry;
-  EXPECT_EQ(got.size(), 23U);
+  EXPECT_EQ(got.size(), 24U);
 }
 
 TEST(Environment, KeepsWhatTheUserHasSetAndReplacesAnOuterLaunchers) {
@@ -89,8 +91,17 @@ TEST(Environment, LeavesMallocAloneWhenTheUserHasSetAnythingOfIt) {
        {"MALLOC_ARENA_MAX=2", "GLIBC_TUNABLES=glibc.malloc.tcache_count=0", "GLIBC_TUNABLES="}) {
     const auto got = environment(place(), {set, nullptr});
     EXPECT_TRUE(has(got, set));
-    EXPECT_EQ(got.size(), 21U);
+    EXPECT_EQ(got.size(), 22U);
   }
+}
+
+TEST(Environment, LeavesTheWaitsOfThreadsAloneWhenTheUserHasSetThem) {
+  const auto passive = environment(place(), {"OMP_WAIT_POLICY=PASSIVE", nullptr});
+  EXPECT_EQ(
+      std::ranges::count_if(
+          passive, [](const std::string& entry) { return entry.starts_with("GOMP_SPINCOUNT"); }),
+      0);
+  EXPECT_TRUE(has(environment(place(), {"GOMP_SPINCOUNT=7", nullptr}), "GOMP_SPINCOUNT=7"));
 }
 
 TEST(Environment, ContainsTheWidthOfTheTerminal) {
@@ -155,6 +166,20 @@ TEST(StartFailure, NamesTheCallAndWhetherTheProgramIsTheCause) {
     EXPECT_EQ(describe(failure, 2, program), text);
     EXPECT_EQ(exit_code_of(failure), exit_code) << text;
   }
+}
+
+TEST(Environment, ShowsALostRanksProcessHowOftenItHasStarted) {
+  RankPlace again = place();
+  again.continues = true;
+  EXPECT_TRUE(has(environment(again), "LOCKSTEP_ON_FAILURE=continue"));
+  again.incarnation = 2;
+  EXPECT_TRUE(has(environment(again), "LOCKSTEP_INCARNATION=2"));
+  again.straggler_limit = std::chrono::milliseconds(2500);
+  EXPECT_TRUE(has(environment(again), "LOCKSTEP_STRAGGLER_MS=2500"));
+  const auto other =
+      environment(place(), {"LOCKSTEP_ON_FAILURE=continue", "LOCKSTEP_INCARNATION=9",
+                            "LOCKSTEP_LEAVE_OUT_STRAGGLERS=9", "LOCKSTEP_STRAGGLER_MS=9", nullptr});
+  EXPECT_EQ(other.size(), 24U) << "they are those of an outer launcher";
 }
 
 }  // namespace

@@ -17,9 +17,9 @@
 namespace lockstep {
 namespace {
 
-constexpr std::size_t longest_id = 80;  // Leaves space for the suffix that makes it unique.
+constexpr std::size_t longest_id = 80;  // Space for the suffix that makes it unique.
 
-// Debian's /etc/hosts maps a host's own name to 127.0.1.1, which other hosts cannot reach.
+// Debian's /etc/hosts maps a host's own name to 127.0.1.1, unreachable for others.
 void require_reachable(const launch::Endpoint& endpoint, const SocketAddress& address) {
   const bool is_name = endpoint.host.find_first_not_of("0123456789.:") != endpoint.host.npos &&
                        endpoint.host.find(':') == endpoint.host.npos;
@@ -29,33 +29,6 @@ void require_reachable(const launch::Endpoint& endpoint, const SocketAddress& ad
         "as the endpoint, or change /etc/hosts",
         endpoint.host, to_text(address));
   });
-}
-
-// The launcher that listens at the endpoint coordinates: node 0's or, without node ranks, the first
-// one on its host.
-std::unique_ptr<launch::RendezvousEnd> make_end(const RunOptions& options,
-                                                const std::optional<JobToken>& token) {
-  require_hosts(options);
-  const Hosts& hosts = options.hosts;
-  if (hosts.most == 1) return launch::make_single_end(options);
-  const launch::Endpoint endpoint = launch::parse_endpoint(hosts.endpoint);
-  if (hosts.node_rank && *hosts.node_rank != 0)
-    return launch::make_joining_end(options, token, endpoint, /*taken_here=*/false);
-  for (const SocketAddress& address : endpoint.addresses) {
-    FileDescriptor listener = try_to_listen(address);
-    const int error = errno;
-    if (listener) {
-      require_reachable(endpoint, address);
-      require_protection(address, endpoint.host, token.has_value(), "the launcher");
-      return launch::make_coordinating_end(options, token, endpoint, address, std::move(listener));
-    }
-    if (error == EADDRINUSE && !hosts.node_rank)
-      return launch::make_joining_end(options, token, endpoint, /*taken_here=*/true);
-    const bool elsewhere = error == EADDRNOTAVAIL || error == EAFNOSUPPORT;
-    if (!elsewhere || (hosts.node_rank && &address == &endpoint.addresses.back()))
-      throw_not_listening(address, error);
-  }
-  return launch::make_joining_end(options, token, endpoint, /*taken_here=*/false);
 }
 
 }  // namespace
@@ -91,39 +64,40 @@ Endpoint parse_endpoint(const std::string& text) {
 
 }  // namespace launch
 
-Rendezvous::Rendezvous(const RunOptions& options)
-    : token_(read_job_token()), end_(make_end(options, token_)) {}
-
-Rendezvous::~Rendezvous() = default;
-
-void Rendezvous::report(int attempt, Outcome outcome, int exit_code,
-                        const std::optional<Failure>& failure) {
-  end_->report(attempt, outcome, exit_code, failure);
+// The launcher that listens at the endpoint coordinates: node 0's or, without node ranks, the first
+// one on its host.
+std::unique_ptr<Rendezvous> make_rendezvous(const RunOptions& options) {
+  const auto token = read_job_token();
+  require_hosts(options);
+  const Hosts& hosts = options.hosts;
+  if (hosts.most == 1) return launch::make_single_end(options, token);
+  const launch::Endpoint endpoint = launch::parse_endpoint(hosts.endpoint);
+  if (hosts.node_rank && *hosts.node_rank != 0)
+    return launch::make_joining_end(options, token, endpoint, /*taken_here=*/false);
+  for (const SocketAddress& address : endpoint.addresses) {
+    FileDescriptor listener = try_to_listen(address);
+    const int error = errno;
+    if (listener) {
+      require_reachable(endpoint, address);
+      require_protection(address, endpoint.host, token.has_value(), "the launcher");
+      return launch::make_coordinating_end(options, token, endpoint, address, std::move(listener));
+    }
+    if (error == EADDRINUSE && !hosts.node_rank)
+      return launch::make_joining_end(options, token, endpoint, /*taken_here=*/true);
+    const bool elsewhere = error == EADDRNOTAVAIL || error == EAFNOSUPPORT;
+    if (!elsewhere || (hosts.node_rank && &address == &endpoint.addresses.back()))
+      throw_not_listening(address, error);
+  }
+  return launch::make_joining_end(options, token, endpoint, /*taken_here=*/false);
 }
-
-void Rendezvous::tell_times(std::vector<RankTimes> times) { end_->tell_times(std::move(times)); }
-
-std::vector<RankTimes> Rendezvous::times() const { return end_->times(); }
-
-void Rendezvous::all_gone(int attempt) { end_->all_gone(attempt); }
-
-void Rendezvous::watch(std::vector<pollfd>& entries) const { end_->watch(entries); }
-
-Deadline Rendezvous::deadline() const { return end_->deadline(); }
-
-void Rendezvous::serve(const std::vector<pollfd>& entries) { end_->serve(entries); }
-
-std::vector<Order> Rendezvous::take_orders() { return end_->take_orders(); }
 
 void Rendezvous::flush(std::chrono::milliseconds limit) {
   const Deadline abandon = in(limit);
-  while (!end_->flushed() && Clock::now() < abandon) {
-    end_->serve(launch::next_events({end_.get()}, abandon));
-    end_->take_orders();
+  while (!flushed() && Clock::now() < abandon) {
+    serve(launch::next_events({this}, abandon));
+    take_orders();
   }
 }
-
-std::string Rendezvous::state() const { return end_->state(); }
 
 ReservedPort::ReservedPort(const std::string& address, int port) {
   const SocketAddress wanted = numeric_address(address, port);

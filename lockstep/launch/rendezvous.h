@@ -1,10 +1,10 @@
-// Agreement between the agents of a job's hosts on when to start, end and restart the ranks.
+// Agreement between a job's agents on when to start, end and restart the ranks.
 //
-// The agent on the endpoint's host coordinates. Agents prove the job's token to each other
-// (docs/protocol.md), and detect within 3 s when one of them stops responding.
+// The agent on the endpoint's host coordinates. Agents prove the job's token to each other:
+// docs/protocol.md.
 //
-// Thread safety: none; used by the thread of its poll() loop.
-// Blocking: only Rendezvous's constructor, during a DNS query for the endpoint.
+// Thread safety: none; used by its poll() loop's thread.
+// Blocking: flush(), and make_rendezvous() during a DNS query for the endpoint.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,104 +28,100 @@
 
 namespace lockstep {
 
-namespace launch {
-class RendezvousEnd;
-}
-
 // One start of the ranks on this host.
 struct Round {
   int attempt = 0;   // Earlier starts.
   int restarts = 0;  // Earlier starts that ended in a failure.
-  int node = 0;      // This host's number, which it keeps unless nodes <= node.
+  int node = 0;      // This host's number, kept unless nodes <= node.
   int nodes = 1;
-  int first_rank = 0;  // Lowest rank of this host.
+  int first_rank = 0;  // This host's lowest rank.
   int world_size = 1;
   std::string job_id = {};  // Equal in every attempt.
   std::string master_addr = {};
-  int master_port = 0;     // Rank 0 may listen on it.
-  std::string store = {};  // HOST:PORT of this attempt's store; empty for a single host.
+  int master_port = 0;  // Rank 0 may listen on it.
+  // HOST:PORT of the attempt's store; empty for a single host with OnFailure::end_all.
+  std::string store = {};
 };
 
 struct StartRanks {
   Round round;
 };
-// Failed ranks will be restarted after this pause.
+// After this pause, the ranks will be restarted.
 struct StartLater {
   std::chrono::milliseconds pause{0};
 };
-// The agent replies to this order with all_gone().
+// The agent replies with all_gone().
 struct EndRanks {
-  std::string why = {};  // Such as "host node3 was lost".
+  std::string why = {};  // "host node3 was lost".
   std::optional<Failure> failure = {};
 };
 struct EndJob {
   int exit_code = 0;
-  std::string why = {};  // Empty after success.
+  std::string why = {};  // Empty if all hosts succeeded.
   std::optional<Failure> failure = {};
 };
 using Order = std::variant<StartRanks, StartLater, EndRanks, EndJob>;
 
 enum class Outcome {
-  succeeded,  // All exited with 0.
-  preempted,  // All exited for a preemption: start the job again.
+  succeeded,  // All exited with 0; with `continue_without`, at least one.
+  preempted,  // Exited for a preemption: start the job again.
   failed,
-  stopped,  // The user requested the end of the job.
-  left,     // As `stopped`, but other hosts may continue.
+  stopped,  // By the user, or the program cannot be started.
+  left,     // The user stopped this host; others may continue.
 };
 
-// Errors: misuse for an invalid number of hosts, number of this host, or job id.
+// Errors: misuse for an invalid number of ranks or hosts, number of this host, or job id.
 void require_hosts(const RunOptions& options);
 
-class Rendezvous final : public launch::Pollable {
+class Rendezvous : public launch::Pollable {
  public:
-  // Listens at the endpoint, or begins to search for the launcher that listens there. If the search
-  // exceeds options.hosts.join_timeout, or this host is refused, the order is EndJob. Calls
-  // read_job_token().
-  // Errors: misuse for invalid hosts, and for an endpoint that is invalid, in use by another
-  // program, or beyond loopback without a job token; system.
-  explicit Rendezvous(const RunOptions& options);
-  ~Rendezvous() override;
-  Rendezvous(const Rendezvous&) = delete;
-  Rendezvous& operator=(const Rendezvous&) = delete;
-
+  // From the environment; otherwise, for a single host with a store, random.
   const std::optional<JobToken>& token() const { return token_; }
 
-  // Reports this agent's part of an attempt; -1 before the first one. Call it when a rank fails or
-  // the last one succeeds, and again with later details. `exit_code` is the job's if it is not
-  // restarted.
-  void report(int attempt, Outcome outcome, int exit_code, const std::optional<Failure>& failure);
+  // Reports this agent's part of an attempt; -1 before the first one. Call it when a rank fails,
+  // the last one ends or the user stops the job, and again with later details. `exit_code` is the
+  // job's if it is not restarted.
+  virtual void report(int attempt, Outcome outcome, int exit_code,
+                      const std::optional<Failure>& failure) = 0;
   // For the next report() without a failure.
-  void tell_times(std::vector<RankTimes> times);
+  virtual void tell_times(std::vector<RankTimes> times) = 0;
   // The times of all hosts received so far; empty if another host coordinates.
-  std::vector<RankTimes> times() const;
-  // No process of the attempt is left on this host; due after every EndRanks.
-  void all_gone(int attempt);
-
-  void watch(std::vector<pollfd>& entries) const override;
-  Deadline deadline() const override;
-  void serve(const std::vector<pollfd>& entries) override;
+  virtual std::vector<RankTimes> times() const = 0;
+  // No process of the attempt is left on this host.
+  virtual void all_gone(int attempt) = 0;
 
   // Call it after each serve().
-  std::vector<Order> take_orders();
+  virtual std::vector<Order> take_orders() = 0;
 
-  // Blocking: until all messages are sent, at most `limit`.
+  // Blocking: until all messages are sent and the job's end is received, at most `limit`.
   void flush(std::chrono::milliseconds limit);
 
-  // Such as "host 1 of 3, waiting for a second one".
-  std::string state() const;
+  // Such as "waiting for hosts: 1 of 2 hosts came".
+  virtual std::string state() const = 0;
+
+ protected:
+  explicit Rendezvous(const std::optional<JobToken>& token) : token_(token) {}
 
  private:
+  virtual bool flushed() const = 0;  // All messages have been sent.
+
   const std::optional<JobToken> token_;
-  const std::unique_ptr<launch::RendezvousEnd> end_;
 };
 
+// For several hosts, listens at the endpoint or begins to search for the launcher that does. If the
+// search exceeds options.hosts.join_timeout or finds another program, or this host is refused, the
+// order is EndJob. Calls read_job_token().
+// Errors: misuse for invalid hosts or endpoint, for listening beyond loopback without a job token,
+// and on node 0 for a port in use; system.
+std::unique_ptr<Rendezvous> make_rendezvous(const RunOptions& options);
+
 // While it lives, reserves a port for a program whose rank 0 listens on MASTER_PORT. The kernel
-// never assigns the port. Only a process that sets SO_REUSEADDR, as servers do, can bind it and
+// never assigns the port; only a process that sets SO_REUSEADDR, as servers do, can bind it and
 // listen.
 class ReservedPort {
  public:
-  // `address` is numeric; port 0 means any free port. Errors: misuse if the port is in use, with
-  // its holder; system.
+  // `address` is numeric; port 0: any free port. Errors: misuse if the port is in use, with its
+  // holder; system.
   explicit ReservedPort(const std::string& address = "127.0.0.1", int port = 0);
 
   int number() const { return number_; }

@@ -5,7 +5,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/launch/rendezvous.h"
@@ -56,8 +58,10 @@ TEST(ReservedPort, NobodyWhoAsksForAnyPortGetsIt) {
 }
 
 TEST(ReservedPort, MayBeTheOneThatItsUserNames) {
-  const int number = ReservedPort().number();
+  std::optional<ReservedPort> first(std::in_place);  // Until then, no other process gets it.
+  const int number = first->number();
   const ReservedPort port("127.0.0.1", number);
+  first.reset();
   EXPECT_EQ(port.number(), number);
   EXPECT_EQ(bind_to(number, /*reuse=*/false).port, 0);
 }

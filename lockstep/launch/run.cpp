@@ -38,7 +38,7 @@ std::optional<Streams> streams_in(std::string_view text) {
   return static_cast<Streams>(*number);
 }
 
-// The errno; 0 if `path` can be executed.
+// An errno; 0 if `path` can be executed.
 int why_not_executable(const std::string& path) {
   struct stat status {};
   if (::stat(path.c_str(), &status) != 0) return errno;
@@ -61,7 +61,7 @@ ProgramSearch refusal(const std::string& path, int error_number) {
           .exit_code = is_absence(error_number) ? 127 : 126};
 }
 
-// The kernel reports a missing interpreter as if the program itself were missing.
+// The kernel reports a missing interpreter like a missing program.
 ProgramSearch with_interpreter(const std::string& path) {
   const std::string interpreter = launch::interpreter_of(path);
   const bool is_there = interpreter.empty() || ::access(interpreter.c_str(), F_OK) == 0;
@@ -75,7 +75,7 @@ ProgramSearch with_interpreter(const std::string& path) {
           .exit_code = exit_not_found};
 }
 
-// How to start `name`, which PATH lacks, if it is a file of the current folder.
+// If PATH lacks `name` and the current folder has it.
 std::string hint_of_this_folder(const std::string& name) {
   const int problem = name.empty() ? ENOENT : why_not_executable("./" + name);
   if (problem == 0) return fmt::format("; did you mean ./{}?", name);

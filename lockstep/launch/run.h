@@ -22,13 +22,13 @@ namespace lockstep {
 
 enum class Binding {
   automatic,  // `cache` if each rank can have a core and there is no CPU quota; else `none`.
-  numa,       // Each rank has all cores of a NUMA node; ranks share nodes if necessary.
-  cache,      // As `core`, with all cores of the L3 caches of its own cores.
+  numa,       // Each rank has all cores of a NUMA node, shared if necessary.
+  cache,      // As `core`, with all cores of those cores' L3 caches.
   core,       // Each rank has its own adjacent cores: same L3 cache, same NUMA node.
-  none,       // No rank is bound.
+  none,
 };
 
-// Selects a rank's streams; the numbers are torchrun's.
+// A rank's streams; the numbers are torchrun's.
 enum class Streams { none = 0, out = 1, err = 2, both = 3 };
 
 struct StreamChoice {
@@ -38,7 +38,7 @@ struct StreamChoice {
   Streams of(int local_rank) const;
 };
 
-// Parses "3", or "0:1,1:2" for local ranks 0 and 1. Errors: misuse.
+// "3", or "0:1,1:2" for local ranks 0 and 1. Errors: misuse.
 LOCKSTEP_API StreamChoice parse_streams(std::string_view text);
 
 enum class LogFormat {
@@ -48,7 +48,8 @@ enum class LogFormat {
 
 struct LogOptions {
   // Folder for log files, mode 0600: DIRECTORY/JOB_RANDOM/attempt_K/LOCAL_RANK/ with stdout.log,
-  // stderr.log and, after an exception, error.json. If empty, no files.
+  // stderr.log and, after an exception, error.json. If empty, no files. A process that replaces a
+  // lost rank has its files in LOCAL_RANK/incarnation_N/.
   std::string directory = {};
   StreamChoice redirects = {};     // To files only.
   StreamChoice tee = {};           // To files and to the console.
@@ -56,24 +57,33 @@ struct LogOptions {
   LogFormat format = LogFormat::text;
 };
 
+// Effect on the others when a rank fails: a signal ends it, or its exit code is not 0. The code
+// exit_preempted is no failure after preempted() returned true, or with `continue_without`.
+enum class OnFailure {
+  end_all,  // The others end. The job restarts if max_restarts permits.
+  // The others continue, and the failed rank is started again. For programs that form new groups
+  // after a failure. Otherwise, ranks wait for the lost rank, or fail one by one.
+  continue_without,
+};
+
 struct Hosts {
-  // Minimum and maximum number of hosts. The job restarts without lost hosts while at least `least`
-  // are left, and with new hosts up to `most`.
+  // The job restarts without lost hosts while at least `least` are left, and with new hosts up to
+  // `most`.
   int least = 1;
   int most = 1;
 
-  // Number of this host, only for a fixed number of hosts. If empty, the host at `endpoint` numbers
+  // This host's number, only for a fixed number of hosts. If empty, the host at `endpoint` numbers
   // the hosts in the order of arrival.
   std::optional<int> node_rank = {};
 
-  // For a single host: MASTER_PORT, on which rank 0 may listen; 0 for any free port.
+  // For a single host: MASTER_PORT, on which rank 0 may listen; 0: any free port.
   int master_port = 0;
 
   // For several hosts: HOST:PORT or [IPV6]:PORT where that host's launcher listens. The job ends
   // with it.
   std::string endpoint = {};
-  // Name of the job. Launchers with another one are refused; while it is `unnamed`, also those with
-  // another program or other arguments.
+  // The job's name. Launchers with another name are refused. In a job that is `unnamed`, so are
+  // launchers with another program or arguments.
   std::string id = {};
   static constexpr const char* unnamed = "none";
 
@@ -86,37 +96,44 @@ struct Hosts {
 struct RunOptions {
   std::string program;                      // A path; see find_program().
   std::vector<std::string> arguments = {};  // argv[0] first.
-  int nproc_per_node = 1;                   // Number of ranks on this host.
+  int nproc_per_node = 1;                   // Ranks on this host.
   Hosts hosts = {};
 
   // Permitted restarts of all ranks after a failed rank or a lost host.
   int max_restarts = 0;
 
-  // Longest pause before a restart; 0 for none. The first restart is immediate. The next pause is
-  // 0.1 s and doubles with each failure. An attempt that ran as long as this limit resets it.
+  // Longest pause before a restart; 0: none. The first restart is immediate. The next pause is 0.1
+  // s and doubles with each failure. An attempt that ran as long as this limit resets it.
   std::chrono::milliseconds max_restart_delay = std::chrono::seconds(30);
+
+  OnFailure on_failure = OnFailure::end_all;
+  // With `continue_without`: the longest wait for a rank in a call, before the others continue
+  // without it. Empty: that of the program.
+  std::optional<std::chrono::milliseconds> leave_out_stragglers = {};
+  // With `continue_without`: permitted starts of lost ranks on this host in an attempt. If empty,
+  // 10 for each rank. Pauses are as before a restart.
+  std::optional<int> max_replacements = {};
 
   Binding bind = Binding::automatic;
   LogOptions log = {};
-  // ADDRESS:PORT or [IPV6]:PORT of metrics for Prometheus; port 0 means any free port. Anyone who
-  // can connect may read them. If empty, not served.
+  // ADDRESS:PORT or [IPV6]:PORT of metrics for Prometheus; port 0: any free port. Anyone who can
+  // connect may read them. If empty, not served.
   std::string metrics = {};
   bool verbose = false;  // Write each rank's process and cores to stderr.
 
-  // Time for ranks to end after SIGTERM. If it is short, the last checkpoint may be incomplete. If
-  // it is long, a rank that ignores SIGTERM delays the launcher.
+  // Time for ranks to end after SIGTERM. If short, the last checkpoint may be incomplete. If long,
+  // a rank that ignores SIGTERM delays the launcher.
   std::chrono::milliseconds shutdown_timeout = std::chrono::seconds(10);
 
-  // Signals that are forwarded to the ranks before the launcher ends. Others keep their default
-  // action.
+  // Forwarded to the ranks before the launcher ends. Others keep their default action.
   std::vector<int> signals_to_handle = {};  // If empty, SIGTERM, SIGINT, SIGHUP, SIGQUIT.
 };
 
 // --- Calls ---------------------------------------------------------------------------------------
 
 // Returns the launcher's exit code once no process of the job is left on this host:
-// - 0 when every rank exited with 0.
-// - That of the rank that failed first, or 128 + the signal that killed it.
+// - 0 when every rank exited with 0. With `continue_without`, one such rank is enough.
+// - The first failed rank's, or 128 + the signal that killed it.
 // - 128 + the signal that stopped this launcher.
 // - exit_preempted when the ranks exited for a preemption.
 // - exit_unavailable when too few hosts joined or the one at `endpoint` was lost.
@@ -139,7 +156,7 @@ struct ProgramSearch {
   int exit_code = 0;
 };
 
-// Searches as execvp() does: in PATH, or only at `name` if it has a slash or is "." or "..".
+// As execvp() does: in PATH, or only at `name` if it has a slash or is "." or "..".
 LOCKSTEP_API ProgramSearch find_program(const std::string& name);
 
 }  // namespace lockstep

@@ -88,7 +88,7 @@ std::vector<std::string> listening_names() {
   return names;
 }
 
-// Any user may listen under any name, so the listener's user must be the user in the name.
+// Any user may listen under any name: the listener's user must be the name's.
 bool is_of_user(const Asked& agent) {
   const auto peer = peer_of(agent.socket.get());
   return peer && peer->user == agent.name.user;
@@ -123,15 +123,17 @@ void read_answers(std::vector<Asked>& agents) {
   const Deadline deadline = in(time_to_answer);
   while (true) {
     std::vector<pollfd> entries;
-    for (const Asked& agent : agents)  // poll() skips a descriptor of -1.
+    for (const Asked& agent : agents)  // poll() skips -1.
       entries.push_back({agent.socket.get(), POLLIN, 0});
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
+    const auto left =
+        std::max(0ms, std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()));
     const bool open = std::any_of(agents.begin(), agents.end(),
                                   [](const Asked& agent) { return bool(agent.socket); });
-    if (!open || left <= 0ms) return;
-    if (::poll(entries.data(), entries.size(), static_cast<int>(left.count())) < 0 &&
-        errno != EINTR)
-      throw_errno("poll");
+    if (!open) return;
+    const int ready = ::poll(entries.data(), entries.size(), static_cast<int>(left.count()));
+    if (ready < 0 && errno != EINTR) throw_errno("poll");
+    if (ready <= 0 && left == 0ms)
+      return;  // Answers that came while this process stood still count.
     for (std::size_t i = 0; i < agents.size(); ++i)
       if (entries[i].revents != 0) read(agents[i]);
   }

@@ -27,10 +27,15 @@ namespace lockstep {
 struct RankStatus {
   int rank = 0;
   int pid = 0;
+  int incarnation = 0;  // Earlier starts in this attempt.
+  // After a change of the group (ElasticGroup): the rank's number in it, and its size; otherwise -1
+  // and 0.
+  int group_rank = -1;
+  int group_size = 0;
   std::string state = {};           // "starting", "running", "stopped", "waiting", "ended".
-  std::vector<int> waits_for = {};  // Ranks that have not joined, where known.
+  std::vector<int> waits_for = {};  // Ranks that have not joined, or a message's peer, where known.
   std::uint64_t step = 0;
-  std::string last = {};  // Text of describe(Activity).
+  std::string last = {};  // describe(Activity); without a group, such as "has left its group".
   // In the last ten seconds: text of describe(StepTimes), each phase's share by name, and the rank
   // with the longest wait. Empty and -1 without any.
   std::string phases = {};
@@ -43,7 +48,7 @@ struct RankStatus {
   std::map<std::string, double> waited_for = {};
   double stood_still = 0;
   std::int64_t memory = 0;    // Resident bytes, including shared ones; 0 if unknown.
-  std::string bound_to = {};  // Cores, such as "0-3"; empty if not bound.
+  std::string bound_to = {};  // CPUs, such as "0-3"; empty if not bound.
 };
 
 struct JobStatus {
@@ -56,7 +61,7 @@ struct JobStatus {
   int world_size = 1;
   int attempt = 0;
   int restarts = 0;                    // After failures.
-  std::string state = {};              // "running", "ending", "waiting for hosts"; or no_answer.
+  std::string state = {};              // Such as "running" or "host 1 of 2"; or no_answer.
   double seconds = 0;                  // Since the agent started.
   std::vector<RankStatus> ranks = {};  // Only this host's.
 };
@@ -64,22 +69,26 @@ struct JobStatus {
 // State of a job whose agent does not respond: only job_id, program, agent_pid and host are known.
 inline constexpr const char* no_answer = "does not answer";
 
-// `first_rank` is the rank of slot 0. The pid is 0 if the rank has never taken its slot.
+// `first_rank`: the rank of slot 0. The pid is 0 if the rank has never taken its slot.
 RankStatus status_of(const JobControlBlock& page, int slot, int first_rank = 0);
+
+// As above, in a group with other numbers than in the job. `ranks`: by slot, the rank in the job,
+// or -1 if unknown; waits_for and waited_for then omit it.
+RankStatus status_of(const JobControlBlock& page, int slot, const std::vector<int>& ranks);
 
 // The times since the first step.
 LOCKSTEP_API RankTimes times_of(const RankStatus& rank);
 
-// The rank's activity, such as "in all_reduce #2431 of group world for 0.1 s, waits for 0,2-3".
+// "in all_reduce #2431 of group world for 0.1 s, waits for 0,2-3".
 LOCKSTEP_API std::string describe(const RankStatus& rank);
 
 // This user's jobs on this host, or every user's for root, oldest first. Jobs whose agents do not
-// respond within a second are last. Blocking: about a second.
+// respond within a second are last. Blocking: up to a second.
 LOCKSTEP_API std::vector<JobStatus> running_jobs();
 
 LOCKSTEP_API std::string to_json(const std::vector<JobStatus>& jobs);
 
-// Sent by an agent to a client, whose version may differ: missing fields have their defaults.
+// From an agent to a client, whose version may differ: missing fields have their defaults.
 std::string to_json_object(const JobStatus& job);
 
 std::optional<JobStatus> job_status_in(const std::string& text);
@@ -99,15 +108,15 @@ class StatusService final : public launch::ClientService {
 
 // --- Addresses -----------------------------------------------------------------------------------
 
-// Sockets of agents are lockstep/UID/agent/PID.N/JOB in the abstract namespace; JOB is cut to fit.
-// N distinguishes agents with the same pid in different PID namespaces.
+// Agents' sockets are lockstep/UID/agent/PID.N/JOB in the abstract namespace; JOB is cut to fit. N
+// distinguishes equal pids in different PID namespaces.
 inline constexpr std::string_view status_root = "lockstep/";
 inline constexpr std::string_view status_service = "/agent/";
 
 // With this socket type, only `longest_status` limits a message's size.
 inline constexpr int status_socket = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
 
-// A longer response is not from an agent.
+// Longer responses are not from agents.
 inline constexpr std::size_t longest_status = std::size_t{4} << 20;
 
 struct StatusAddress {
@@ -124,7 +133,7 @@ struct StatusAddress {
   socklen_t length = 0;
 };
 
-// /proc/net/unix shows names unescaped: a job's id must not break its lines, nor ours.
+// /proc/net/unix shows names unescaped: a job's id must not break its lines or our names.
 inline std::string status_name_of_job(std::string_view job_id) {
   std::string name(job_id.substr(0, 48));
   for (char& each : name)

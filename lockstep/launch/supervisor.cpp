@@ -74,7 +74,7 @@ int be_agent(const RunOptions& options, const BindingPlan& binding, const sigset
   ::setpgid(0, 0);
   ::prctl(PR_SET_NAME, "lockstep-agent");
   ::prctl(PR_SET_PDEATHSIG,
-          SIGCONT);  // Wakes a stopped agent when the supervisor has ended.
+          SIGCONT);  // Wakes a stopped agent when the supervisor ends.
   try {
     launch::adopt_orphans();
     return launch::Agent(options, binding, signals, lifeline).run();
@@ -89,7 +89,7 @@ int be_agent(const RunOptions& options, const BindingPlan& binding, const sigset
   }
 }
 
-// Returns the agent's wait status if it has ended.
+// The agent's wait status, if it has ended.
 std::optional<int> reap(pid_t agent) {
   std::optional<int> agents_status;
   int status = 0;
@@ -98,7 +98,7 @@ std::optional<int> reap(pid_t agent) {
   return agents_status;
 }
 
-// The agent has read the token. This process's environment must not show it, either.
+// The agent has read the token, which this environment must not show.
 void forget_job_token() {
   try {
     read_job_token();
@@ -106,8 +106,8 @@ void forget_job_token() {
   }
 }
 
-// `inherited` are earlier children of this process, for example of a shell that became the launcher
-// by exec.
+// `inherited`: earlier children, such as those of a shell that became the
+// launcher.
 int guard(pid_t agent, const sigset_t& signals, const std::vector<pid_t>& inherited,
           LogFormat format) {
   forget_job_token();
@@ -118,7 +118,7 @@ int guard(pid_t agent, const sigset_t& signals, const std::vector<pid_t>& inheri
       status = reap(agent);
     else if (signal > 0) {
       ::kill(agent, signal);
-      ::kill(agent, SIGCONT);  // A stopped agent would not act on the signal.
+      ::kill(agent, SIGCONT);  // For a stopped agent.
     }
   }
   end_descendants(time_to_die, inherited);

@@ -21,7 +21,7 @@ namespace {
 using Machine = std::unique_ptr<hwloc_topology, void (*)(hwloc_topology_t)>;
 
 // hwloc's plugins load libraries (OpenCL's, X11's), in about 20 ms, which may start threads. A
-// process that forks must have no other threads.
+// process that forks must have no others.
 class WithoutPlugins {
  public:
   WithoutPlugins() {
@@ -104,13 +104,13 @@ bool lists(const std::string& text, std::string_view word) {
 }
 
 struct Hierarchy {
-  bool unified = false;    // Version 2.
-  std::string group = {};  // This process's.
-  std::string root = {};   // Group that is mounted.
-  fs::path mount = {};     // Where `root` is mounted.
+  bool unified = false;  // Version 2.
+  std::string group = {};
+  std::string root = {};  // The mounted group.
+  fs::path mount = {};
 };
 
-// Reads lines "ID:CONTROLLERS:GROUP"; version 2's line has no controllers.
+// Lines "ID:CONTROLLERS:GROUP"; version 2's has no controllers.
 void find_groups(std::istream& in, Hierarchy& first, Hierarchy& second) {
   for (std::string line; std::getline(in, line);) {
     const auto colon = line.find(':');
@@ -122,7 +122,7 @@ void find_groups(std::istream& in, Hierarchy& first, Hierarchy& second) {
   }
 }
 
-// Reads lines "ID PARENT MAJOR:MINOR ROOT MOUNT OPTIONS [TAG...] - TYPE SOURCE OPTIONS".
+// Lines "ID PARENT MAJOR:MINOR ROOT MOUNT OPTIONS [TAG...] - TYPE SOURCE OPTIONS".
 void find_mounts(std::istream& in, Hierarchy& first, Hierarchy& second) {
   for (std::string line; std::getline(in, line);) {
     std::istringstream words(line);
@@ -161,7 +161,7 @@ std::optional<double> limit_of(const fs::path& group, bool unified) {
 std::vector<fs::path> folders(const Hierarchy& hierarchy, const fs::path& root) {
   std::vector<fs::path> found{root / hierarchy.mount.relative_path()};
   const fs::path below = fs::path(hierarchy.group).lexically_relative(hierarchy.root);
-  // In a container the path may be the host's, which does not exist here.
+  // In a container, the path may be the host's, absent here.
   if (below.empty() || *below.begin() == "..") return found;
   for (const fs::path& name : below)
     if (name != ".") found.push_back(found.back() / name);
@@ -171,7 +171,7 @@ std::vector<fs::path> folders(const Hierarchy& hierarchy, const fs::path& root) 
 }  // namespace
 
 std::vector<int> affinity_mask() {
-  // A fixed cpu_set_t is too small for the largest hosts: the kernel then returns EINVAL.
+  // On the largest hosts, a fixed cpu_set_t is too small: the kernel returns EINVAL.
   for (int capacity = CPU_SETSIZE; capacity <= 1 << 20; capacity *= 2) {
     const std::unique_ptr<cpu_set_t, void (*)(cpu_set_t*)> set(
         CPU_ALLOC(capacity), [](cpu_set_t* memory) { CPU_FREE(memory); });
