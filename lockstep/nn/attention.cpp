@@ -72,7 +72,7 @@ struct Call : torch::CustomClassHolder {
 
   const AttentionOptions options;
   const ProcessGroup group;
-  const std::string name;  // Has all that must be equal on all ranks.
+  const std::string name;  // Has all that ranks must agree on.
   const std::string backward_name = name + " backward";
 };
 
@@ -129,8 +129,7 @@ std::string shapes_mismatch(const at::Tensor& q, const at::Tensor& k, const at::
   return "";
 }
 
-// If options differ, only some ranks may refuse. A refusing rank calls a collective, so that all
-// ranks get an Error.
+// If options differ, only some ranks may refuse: the collective gives all an Error.
 void refuse(const Call& call, Fault fault, const std::string& why) {
   if (why.empty()) return;
   naming_errors(call.name, [&] { call.group.barrier(call.collective()); });
@@ -163,11 +162,11 @@ at::Tensor ulysses(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v
   return all_to_all_in_region(y, call.group, 2, 1, call.collective());
 }
 
-// Iterates over one tensor of each rank, from rank() up and back to rank().
+// One tensor per rank, from rank() up and back to rank().
 class Rotation {
  public:
-  // `tensors`: all ranks', in shared memory, or only the own one, which is passed from rank to
-  // rank. With `is_written`, the one rank that holds a tensor writes it.
+  // `tensors`: all ranks', in shared memory, or the own one, which travels between ranks. With
+  // `is_written`, the one rank that holds a tensor writes it.
   Rotation(const Call& call, Tensors tensors, bool is_backward, bool is_written)
       : call_(call),
         options_(call.collective(is_backward)),
@@ -208,7 +207,7 @@ const at::Tensor& own_of(const Tensors& tensors, const ProcessGroup& group) {
   return tensors.size() == 1 ? tensors[0] : tensors[static_cast<std::size_t>(group.rank())];
 }
 
-// The unmasked part of a block of scores.
+// The unmasked scores.
 struct Sight {
   std::int64_t first_query = 0, queries = 0, keys = 0;
   bool is_causal = false;
@@ -228,7 +227,7 @@ Sight sight_of(const Call& call, int step, std::int64_t queries, std::int64_t ke
   return source < rank ? Sight{0, queries, keys, false} : Sight{};
 }
 
-// LibTorch's kernels need contiguous elements in a head, and no two elements at one address.
+// LibTorch's kernels need contiguous heads, and no two elements at one address.
 at::Tensor for_kernel(const at::Tensor& x) {
   return x.is_non_overlapping_and_dense() && x.stride(-1) == 1 ? x : x.contiguous();
 }
@@ -314,7 +313,7 @@ struct Ring : torch::autograd::Function<Ring> {
       sight.of_keys(sum[0]).add_(part_of_k);
       sight.of_keys(sum[1]).add_(part_of_v);
     }
-    const at::Tensor sum = sums.next();  // This rank's, complete after the last barrier.
+    const at::Tensor sum = sums.next();  // Complete after the last barrier.
     const auto mine = [&](const at::Tensor& x) {
       return x.to(q.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
     };

@@ -1,5 +1,5 @@
-// Attention over sequences that are sharded over the ranks of a group (context parallelism). See
-// docs/guide/model-parallel.md.
+// Attention over sequences that are sharded over ranks: context parallelism
+// (docs/guide/model-parallel.md).
 //
 //   constexpr auto order = lockstep::nn::SequenceOrder::head_tail;
 //   const auto x = lockstep::nn::sequence_part(tokens, 1, mesh["cp"], order);  // [N, T / cp].
@@ -7,8 +7,8 @@
 //   auto y = lockstep::nn::scaled_dot_product_attention(
 //       q, k, v, {.context = mesh["cp"], .is_causal = true, .order = order});  // Like q.
 //
-// A Transformer's other layers process each position independently and need no change. Average the
-// parameters' gradients with DistributedDataParallel over mesh[{"dp", "cp"}].
+// Positions come from sequence_positions(); a Transformer's other layers need no change. Average
+// gradients with DistributedDataParallel over mesh[{"dp", "cp"}].
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -38,17 +38,17 @@ enum class ContextMethod {
   automatic,
 
   // Each rank attends to the keys and values of one rank after the other. It merges the results by
-  // their log-sum-exp (Liu, Zaharia and Abbeel, 2023). Keys and values are in shared memory on one
-  // host; otherwise they travel around the ring in size - 1 steps. CPU tensors only.
+  // their log-sum-exp (Liu, Zaharia and Abbeel, 2023). On one host, keys and values are in shared
+  // memory; otherwise they travel around the ring in size - 1 steps.
   ring,
 
   // Each rank processes some heads for the whole sequence (Jacobs et al., 2023), in four all_to_all
-  // and four small collectives for sizes. The number of ranks must divide the number of query
-  // heads; key heads are repeated if necessary.
+  // and four small collectives for sizes. The number of ranks must divide that of query heads; key
+  // heads are repeated if necessary.
   ulysses,
 };
 
-// Options must be equal on all ranks of the group.
+// Equal on all ranks of the group.
 struct AttentionOptions {
   std::optional<ProcessGroup> context = {};  // The ranks that share each sequence, if any.
   bool is_causal = false;                    // A position attends to itself and earlier ones.
@@ -60,43 +60,41 @@ struct AttentionOptions {
 
   SequenceOrder order = SequenceOrder::contiguous;  // Used with is_causal only.
   ContextMethod method = ContextMethod::automatic;
-  std::string name = {};                                  // The layer's name, for Errors.
+  std::string name = {};                                  // The layer's, for Errors.
   std::optional<std::chrono::milliseconds> timeout = {};  // Per collective.
 };
 
 // Computes torch.nn.functional.scaled_dot_product_attention() of the whole sequences. Takes this
 // rank's parts of q, [N, heads, T / W, width], and of k and v, [N, key heads, S / W, width].
-// Returns this rank's part of the result, in the shape of q. A causal mask over several ranks needs
-// T = S.
+// Returns this rank's part of the result, shaped as q. A causal mask over several ranks needs equal
+// T and S.
 // Memory: a ring on one host keeps k and v in shared memory until backward(). Later calls reuse the
-// memory, which is freed when the group ends.
+// memory until the group ends.
 // Autograd: gradients of k and v include the queries of all ranks. Either all ranks require
 // gradients or none.
 // Equality: up to rounding. For float16 and bfloat16, a ring computes softmax and merges in
-// float32. A ring may lose a NaN of q, because LibTorch's CPU kernel returns zeros for it.
+// float32. A ring may lose a NaN of q: LibTorch's CPU kernel returns zeros for it.
 // Thread safety, Blocking: collective over the group, and so is backward().
-// Errors: misuse, on all ranks, for shapes and types that do not fit together, and an odd part in
-// head_tail order. With ulysses also for a number of heads that is not a multiple of the ranks.
-// Unsupported for dropout with several ranks, and for a ring outside CPU memory or with
-// second-order gradients. Mismatch, on all ranks, if shapes, types or options differ between ranks.
-// Those of ProcessGroup.
+// Errors: misuse, on all ranks, for shapes and types that do not fit together, an odd causal
+// head_tail part, and heads that ulysses cannot divide. Unsupported for dropout with several ranks,
+// and for a ring outside CPU memory or with second-order gradients. Mismatch, on all ranks, for
+// different shapes, types or options. Also ProcessGroup's.
 LOCKSTEP_API at::Tensor scaled_dot_product_attention(const at::Tensor& q, const at::Tensor& k,
                                                      const at::Tensor& v,
                                                      const AttentionOptions& options = {});
 
-// The positions of this rank's part of a sequence of `length`: int64, on the CPU.
-// Errors of this and the next two functions: misuse if the number of ranks does not divide the
-// length. In head_tail order, twice this number must divide it.
+// Positions of this rank's part of a sequence of `length`: int64, on the CPU. Errors of this and
+// the next two functions: misuse unless the number of ranks (twice it in head_tail order of several
+// ranks) divides the length.
 LOCKSTEP_API at::Tensor sequence_positions(std::int64_t length, const ProcessGroup& context,
                                            SequenceOrder order = SequenceOrder::contiguous);
 
-// This rank's part of `x`, which is whole on all ranks, along `dim`.
+// This rank's part of a whole `x` along `dim`.
 LOCKSTEP_API at::Tensor sequence_part(const at::Tensor& x, std::int64_t dim,
                                       const ProcessGroup& context,
                                       SequenceOrder order = SequenceOrder::contiguous);
 
-// Joins the parts of all ranks in order. Collective; differentiable as
-// gather_from_parallel_region().
+// Joins all ranks' parts. Collective; differentiable as gather_from_parallel_region().
 LOCKSTEP_API at::Tensor whole_sequence(const at::Tensor& part, std::int64_t dim,
                                        const ProcessGroup& context,
                                        SequenceOrder order = SequenceOrder::contiguous);

@@ -19,8 +19,8 @@ namespace {
 template <class T>
 using Channel = std::conditional_t<std::is_same_v<T, double>, double, float>;
 
-// A packed tensor as `planes` times `channels` runs of `run` elements. With channels last, `run` is
-// 1 and a plane is one row of all channels.
+// A packed tensor: `planes` times `channels` runs of `run` elements. With channels last, `run` is 1
+// and a plane is a row of all channels.
 struct Layout {
   explicit Layout(const at::Tensor& tensor) : channels(tensor.size(1)) {
     const std::int64_t per_channel = tensor.numel() / std::max<std::int64_t>(channels, 1);
@@ -55,8 +55,8 @@ Sum sum_of(std::int64_t count, const Value& value) {
   return total;
 }
 
-// Sums distances from an estimate of the mean, so that no digits are lost if the mean is far from
-// zero. The second pass reads from the L1 cache.
+// Sums distances from an estimated mean: no digits are lost if the mean is far from zero. The
+// second pass reads from the L1 cache.
 template <class T>
 Moments moments_of_chunk(const T* values, std::int64_t count) {
   using Sum = Channel<T>;
@@ -90,7 +90,7 @@ std::vector<Moments> moments_of_planes(const T* input, const Layout& layout) {
   return moments;
 }
 
-// ATen is fast here. With running statistics, it uses the channel type for half precision too.
+// ATen is fast here. With running statistics, half precision uses the channel type too.
 std::vector<Moments> moments_of_rows(const at::Tensor& input, const Layout& layout) {
   std::vector<Moments> moments(static_cast<std::size_t>(layout.channels));
   if (layout.planes == 0) return moments;

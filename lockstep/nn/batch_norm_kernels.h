@@ -1,5 +1,4 @@
-// Moments of values, and steps of a batch norm over several ranks that ATen lacks or computes
-// slowly.
+// Moments of values, and parts of a batch norm over ranks that ATen lacks or computes slowly.
 //
 // Tensors are [N, C, ...] and packed: contiguous, or contiguous in a channels-last format.
 // Thread safety: any thread, with its share of ATen's threads.
@@ -13,7 +12,6 @@
 
 namespace lockstep::nn {
 
-// Mean and variance of a set of values.
 struct Moments {
   double count = 0;
   double mean = 0;
@@ -31,15 +29,15 @@ struct Moments {
   }
 };
 
-// The tensor itself if it is packed, otherwise a copy, which autograd records.
+// A copy unless `tensor` is packed; autograd records it.
 at::Tensor packed(const at::Tensor& tensor);
 at::Tensor packed_like(const at::Tensor& tensor, const at::Tensor& model);
 
 // ATen's type of per-channel tensors: float for half precision.
 at::ScalarType channel_type(at::ScalarType input);
 
-// If channels are not the last dimension, it reads the input once and is vectorised, unlike ATen's
-// batch_norm_update_stats.
+// Vectorised with one read of the input, unlike ATen's batch_norm_update_stats, unless channels are
+// last.
 std::vector<Moments> channel_moments(const at::Tensor& input);
 
 // scale * (gradient - offset - (input - mean) * slope). `coefficients` is [4, C], contiguous,

@@ -43,7 +43,7 @@ std::shared_ptr<SyncBatchNormImpl> synced_if(const Module& module) {
   return sync;
 }
 
-// Null for a derived class, which may do something else.
+// Null for derived classes, which may differ.
 std::shared_ptr<SyncBatchNormImpl> synced(const Module& module) {
   auto sync = synced_if<torch::nn::BatchNorm1dImpl>(module);
   if (!sync) sync = synced_if<torch::nn::BatchNorm2dImpl>(module);
@@ -51,7 +51,7 @@ std::shared_ptr<SyncBatchNormImpl> synced(const Module& module) {
   return sync;
 }
 
-// All replacements, complete before any change.
+// Complete before any change.
 class Conversion {
  public:
   void plan(Module& module, const std::string& path) {
@@ -90,7 +90,7 @@ class Conversion {
  private:
   void refuse(const std::string& path) { refused_ += (refused_.empty() ? "" : ", ") + path; }
 
-  // Returns false if the Sequential does not run `child`.
+  // False unless the Sequential runs `child`.
   bool plan_element(SequentialImpl& sequential, const std::string& key,
                     const std::shared_ptr<Module>& child, const std::string& path) {
     auto& sync = replacements_[child.get()];

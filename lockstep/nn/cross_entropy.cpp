@@ -34,7 +34,7 @@ struct Classes {
   std::int64_t begin = 0, count = 0, all = 0;
 };
 
-// With the digest in the label, different targets cause a mismatch.
+// With the target's digest in the label, different targets cause a mismatch.
 Classes classes_of(const at::Tensor& logits, const at::Tensor& target, const ProcessGroup& group) {
   const std::string label = std::string(function) + " of " + std::to_string(target.size(0)) +
                             " targets with digest " + std::to_string(digest_of(target));
@@ -52,7 +52,7 @@ void require_shapes(const at::Tensor& logits, const at::Tensor& target) {
           "cross_entropy: logits are [N, classes], targets [N] of int64");
 }
 
-// Targets are equal, and so are the results of all ranks.
+// Equal targets give all ranks the same result.
 void require_classes(const at::Tensor& target, const at::Tensor& ignored, const Classes& classes) {
   const at::Tensor bad =
       ((target < 0).logical_or_(target >= classes.all)).logical_and_(ignored.logical_not());
@@ -63,7 +63,7 @@ void require_classes(const at::Tensor& target, const at::Tensor& ignored, const 
   });
 }
 
-// Per row of this rank's logits: softmax = exp(x - largest) / sum.
+// Per row: softmax = exp(x - largest) / sum.
 struct OwnSoftmax {
   at::Tensor softmax, largest, sum;
 };
@@ -86,15 +86,15 @@ OwnSoftmax softmax_of(const at::Tensor& logits, at::ScalarType type) {
   return own;
 }
 
-// Under autocast float32, like LibTorch's losses: GradScaler's initial scale, 65536, is infinite in
+// float32 under autocast, like LibTorch's losses: GradScaler's initial scale, 65536, is infinite in
 // float16.
 at::ScalarType type_of_loss(const at::Tensor& logits, at::ScalarType computed) {
   return at::autocast::is_autocast_enabled(logits.device().type()) ? computed
                                                                    : logits.scalar_type();
 }
 
-// With m the largest logit of a row: loss = log(sum(exp(x - m))) - (x[target] - m).
-// Backward: d x = (softmax - onehot(target)) * d loss.
+// With m a row's largest logit: loss = log(sum(exp(x - m))) - (x[target] - m). Backward: d x =
+// (softmax - onehot(target)) * d loss.
 struct VocabularyParallel : torch::autograd::Function<VocabularyParallel> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& logits,
                             const at::Tensor& target, const ProcessGroup& group,

@@ -18,7 +18,7 @@
 namespace lockstep::nn {
 namespace {
 
-// 0, or the factor that preserves the mean, as at::dropout().
+// 0, or the mean-preserving factor, as at::dropout().
 at::Tensor& drawn(at::Tensor& mask, double p, const std::optional<at::Generator>& generator) {
   return p == 1 ? mask.zero_() : mask.bernoulli_(1 - p, generator).div_(1 - p);
 }
@@ -59,10 +59,11 @@ torch::Tensor DropoutImpl::on_part(const torch::Tensor& input, std::int64_t dim)
     mask = drawn(mask, options.p(), std::nullopt)
                .narrow(along, std::accumulate(sizes.begin(), own, std::int64_t{0}), *own);
   } else {
-    mask = at::empty_like(input);
+    mask = at::empty_like(input, input.options().device(at::kCPU));
     drawn(mask, options.p(),
           at::detail::createCPUGenerator(
               drawn_seed(static_cast<std::uint64_t>(cut()->group.rank()))));
+    mask = mask.to(input.device());
   }
   if (!options.inplace()) return input * mask;
   torch::Tensor in_place = input;

@@ -64,7 +64,7 @@ torch::Tensor EmbeddingImpl::forward(const torch::Tensor& indices) {
              : part;
 }
 
-// Rows of this rank's part of the vocabulary, and zeros for other indices.
+// Rows of this rank's part, and zeros for other indices.
 torch::Tensor EmbeddingImpl::looked_up(const torch::Tensor& indices) const {
   const Box& box = layouts().at("weight").boxes.list.at(0);
   const std::int64_t begin = box.offsets[0], rows = box.sizes[0];

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::int64_t most_elements = 1024;
 
-// For integers, the halves of a digest; otherwise evenly spaced elements.
+// Integers: halves of a digest; others: evenly spaced elements.
 std::vector<double> sample_of(const at::Tensor& input) {
   if (input.is_complex()) return sample_of(at::view_as_real(input.resolve_conj()));
   if (!input.is_floating_point()) {
@@ -42,7 +42,7 @@ std::vector<double> sample_of(const at::Tensor& input) {
   return sample;
 }
 
-// Tolerates rounding, and different processors or numbers of threads.
+// Tolerates rounding by other processors and thread counts.
 bool are_near(const double* one, const double* other, std::size_t count) {
   double squares = 0;
   for (std::size_t i = 0; i < count; ++i)
@@ -57,7 +57,7 @@ bool are_near(const double* one, const double* other, std::size_t count) {
   return true;
 }
 
-// Ranks that differ from the majority; without one, all ranks.
+// Ranks outside the majority; without one, all.
 std::vector<int> differing_ranks(const std::vector<double>& all, std::size_t count, bool is_exact,
                                  int ranks) {
   const auto differ = [&](int one, int other) {
@@ -82,7 +82,7 @@ void require_equal_inputs(const at::Tensor& input, const CutTo& cut, std::uint64
   const int ranks = cut.group.size();
   if (!cut.checks_inputs || ranks == 1 || !std::has_single_bit(call)) return;
   const at::NoGradGuard no_grad;
-  // Hides these operators from activation_checkpoint(), which compares the runs of a block.
+  // Hidden from activation_checkpoint(), which compares a block's runs.
   const c10::impl::ExcludeDispatchKeyGuard unseen(c10::DispatchKey::Fake);
   std::vector<double> mine = sample_of(input);
   std::vector<double> all(mine.size() * static_cast<std::size_t>(ranks));

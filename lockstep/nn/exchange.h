@@ -11,13 +11,15 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep::nn {
 
-// The lockstep::nn layer that computes the same as `module` and shares its parameters; empty
-// without one.
-torch::nn::AnyModule exchanged(const torch::nn::Module& module);
+// A lockstep::nn layer that computes the same as `module` and shares its parameters; empty if none
+// can.
+LOCKSTEP_API torch::nn::AnyModule exchanged(const torch::nn::Module& module);
 
-class Exchange {
+class LOCKSTEP_API Exchange {
  public:
   // Changes nothing. Empty if `owner` is not a Sequential, or does not run its child `key`.
   // Lifetime: `owner` outlives the result.
@@ -33,7 +35,7 @@ class Exchange {
   torch::nn::SequentialImpl* sequential_;
   std::string key_;
   torch::nn::AnyModule replacement_;
-  std::vector<torch::nn::AnyModule*> elements_;  // All that run the child.
+  std::vector<torch::nn::AnyModule*> elements_;
 };
 
 }  // namespace lockstep::nn

@@ -43,7 +43,7 @@ Routing route(const torch::Tensor& x, const torch::Tensor& router, const Experts
   routing.scores =
       logits.to(logits.scalar_type() == torch::kDouble ? torch::kDouble : torch::kFloat);
   routing.probabilities = at::softmax(routing.scores, -1);
-  // topk() does not specify the order of equal elements.
+  // topk() does not order equal elements.
   const auto [sorted, order] =
       routing.probabilities.sort(/*stable=*/true, /*dim=*/-1, /*descending=*/true);
   routing.weights = sorted.narrow(-1, 0, options.top_k());
@@ -53,7 +53,7 @@ Routing route(const torch::Tensor& x, const torch::Tensor& router, const Experts
   return routing;
 }
 
-// The choices of this rank's tokens that experts take, by expert, then by choice, then by token.
+// Choices of this rank's tokens, by expert, then by choice, then by token.
 struct Rows {
   Numbers chosen;
   Numbers taken;
@@ -228,7 +228,7 @@ ExpertsOutput ExpertsImpl::forward(const torch::Tensor& input) {
   };
 }
 
-// Sends `rows` to the ranks of their experts and returns the results. `counts`: [ranks, experts].
+// Sends `rows` to their experts' ranks and returns the results.
 torch::Tensor ExpertsImpl::sent(const torch::Tensor& rows, const torch::Tensor& counts) const {
   if (!cut()) return computed(rows, counts);
   const ProcessGroup& group = cut()->group;
@@ -240,8 +240,8 @@ torch::Tensor ExpertsImpl::sent(const torch::Tensor& rows, const torch::Tensor& 
   return all_to_all_rows_in_region(computed(received, own), group, here, there, label_of(*cut()));
 }
 
-// `counts`: [ranks, experts], in the order of `rows`. Experts without rows are included, so that
-// gradients are defined on all ranks.
+// `counts`: [ranks, experts], in the order of `rows`. Includes experts without rows, to define
+// gradients on all ranks.
 torch::Tensor ExpertsImpl::computed(const torch::Tensor& rows, const torch::Tensor& counts) const {
   const auto split = [](const torch::Tensor& parameter) { return parameter.unbind(0); };
   const auto gates = gate.defined() ? split(averaged(gate, "gate")) : std::vector<torch::Tensor>{};
@@ -263,7 +263,7 @@ torch::Tensor ExpertsImpl::computed(const torch::Tensor& rows, const torch::Tens
   return at::cat(parts);
 }
 
-// Its gradient becomes the mean over all ranks' losses.
+// Its gradient is the mean over all ranks' losses.
 torch::Tensor ExpertsImpl::averaged(const torch::Tensor& parameter, const char* what) const {
   if (!cut()) return parameter;
   const auto& replicas = replicas_of(*cut());

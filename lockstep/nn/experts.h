@@ -5,19 +5,18 @@
 //   loss = loss + 0.01 * balance_loss;
 //
 // A linear router and a softmax give each token a probability per expert. The output is the sum of
-// the outputs of the top_k experts, weighted by their probabilities. Among equal probabilities, the
-// first expert is chosen.
+// the top_k experts' outputs, weighted by probability (see normalize). Among equals, the first
+// expert is chosen.
 //
 // Expert parallelism (docs/guide/model-parallel.md): ExpertParallel leaves num_experts / ranks
-// experts on each rank. Ranks process their own tokens; a rank may have none. forward() sends
-// tokens to their experts and back, in an all_gather of counts and two all_to_all. Results equal
-// those of the whole layer.
+// experts on each rank. Ranks process their own tokens; a rank may have none. forward() calls
+// all_gather (over replicas also all_reduce) for counts, and all_to_all for tokens and results.
 //
-// Gradients are those of the mean of all ranks' losses. backward() averages an expert's gradient
+// Gradients are those of the mean of all ranks' losses. backward() averages experts' gradients
 // itself, also over replicas and under no_sync(); DistributedDataParallel over all these ranks
 // averages the other parameters.
 //
-// Determinism: results have the same bits in every run with the same number of ranks.
+// Determinism: the same bits in every run with the same number of ranks.
 // Blocking, Thread safety, Errors: as nn/layers.h. In a cut layer, forward() and backward() are
 // collective.
 
@@ -57,33 +56,33 @@ struct LOCKSTEP_API ExpertsOptions {
   // By default no choice is dropped. Otherwise an expert takes at most
   //   ceil(capacity_factor * top_k * tokens / num_experts)
   // choices of one call on one rank. First choices have priority over second choices, and so on;
-  // then earlier tokens (GShard, Lepikhin et al., 2020, algorithm 1). A dropped choice adds nothing
-  // to the output; the token's other weights do not change.
+  // then earlier tokens (GShard, Lepikhin et al., 2020, algorithm 1). A dropped choice adds
+  // nothing; the token's other weights do not change.
   TORCH_ARG(std::optional<double>, capacity_factor) = std::nullopt;
 };
 
-// Losses are float32 scalars, or float64 if the input is. Before the layer is cut, losses and
-// counts are those of this rank's tokens. In a cut layer, the mean of a loss over ranks and
-// replicas is the loss of all their tokens.
+// Losses are float32 scalars, or float64 if the input is. In a whole layer, losses and counts are
+// those of this rank's tokens. In a cut layer, the mean of a loss over ranks and replicas is the
+// loss of all their tokens.
 struct ExpertsOutput {
   at::Tensor output;  // Shape and type of the input.
 
   // The loss of Switch Transformer (equation 4) without its factor alpha. It is num_experts * the
-  // sum over experts of (the expert's fraction of all choices) * (its mean probability): 1 when all
-  // are equal. Dropped choices count. A cut layer balances the tokens of all ranks together (Qiu et
-  // al., 2025).
+  // sum over experts of (the expert's fraction of all choices) * (its mean probability): 1 if all
+  // are equal. Dropped choices count. A cut layer balances all ranks' tokens together (Qiu et al.,
+  // 2025).
   at::Tensor balance_loss;
 
-  // The loss of ST-MoE (Zoph et al., 2022), which keeps the logits small: the mean of
+  // The loss of ST-MoE (Zoph et al., 2022), which keeps the logits small: mean of
   // logsumexp(logits)^2.
   at::Tensor z_loss;
 
-  // In a cut layer, counts over all ranks and replicas, equal on all of them.
+  // In a cut layer, over all ranks and replicas, equal on all.
   at::Tensor tokens_per_expert;  // [num_experts], int64, before drops.
   std::int64_t dropped = 0;
 };
 
-// Lets visit_tensors(), and so DistributedDataParallel, find the tensors of the result.
+// For visit_tensors(), and so DistributedDataParallel.
 template <class Visit>
 void for_each_tensor(const ExpertsOutput& result, Visit& visit) {
   visit(result.output);
@@ -102,12 +101,12 @@ class LOCKSTEP_API ExpertsImpl : public torch::nn::Cloneable<ExpertsImpl>, publi
 
   void reset() override;
 
-  // Initialises each weight like torch::nn::Linear.
+  // Initialises weights like torch::nn::Linear.
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
-  // Input: [..., features]. Errors: misuse, naming a cut layer, if the last size is not `features`.
-  // Unsupported for an input outside of CPU memory.
+  // Input: [..., features]. Errors: misuse, naming a cut layer, for another last size. Unsupported
+  // outside CPU memory.
   ExpertsOutput forward(const torch::Tensor& input);
 
   std::string mismatch(const ParallelStyle& style, int ranks) const override;
@@ -115,7 +114,7 @@ class LOCKSTEP_API ExpertsImpl : public torch::nn::Cloneable<ExpertsImpl>, publi
   ExpertsOptions options;  // The whole layer's.
   torch::Tensor router;    // [num_experts, features]; whole on each rank.
 
-  // Weights of all experts, or of this rank's experts once the layer is cut.
+  // All experts' weights or, once the layer is cut, this rank's.
   torch::Tensor gate;  // [num_experts, hidden_features, features]; undefined without swiglu.
   torch::Tensor up;    // [num_experts, hidden_features, features]
   torch::Tensor down;  // [num_experts, features, hidden_features]

@@ -1,17 +1,15 @@
-// LibTorch's layers in a form that parallelize_module() can cut over ranks. Names, options, initial
-// weights, results and checkpoints are those of torch::nn.
-//
-//   lockstep::nn::Linear in(512, 2048), out(2048, 512);  // As torch::nn::Linear, until cut.
+// LibTorch's layers in a form that parallelize_module() can cut: nn::Linear is torch::nn::Linear
+// until cut. Names, options, initial weights, results and checkpoints are those of torch::nn.
 //
 // In a cut layer, forward() is collective: all ranks call the same layers in the same order, with
 // equal whole inputs or with their parts.
-// Autograd: backward() sums gradients over the ranks of the layer's group itself. Afterwards an
-// uncut parameter has the same gradient on all ranks, and a cut one that of this rank's part.
+// Autograd: backward() itself sums gradients over the layer's group. Uncut parameters then have
+// equal gradients on all ranks, cut ones those of their part.
 // Random numbers: all ranks of a group must start with equal generators (torch::manual_seed()).
-// Layers keep them in step.
+// Layers keep them equal.
 // Thread safety: as LibTorch's modules; one thread per rank calls.
-// Errors: those of LibTorch and tensor/differentiable.h, with the name of a cut layer. In a cut
-// Linear or Embedding also mismatch if whole inputs differ between ranks (CutTo::checks_inputs).
+// Errors: LibTorch's and tensor/differentiable.h's; once a model is cut, with the layer's name, and
+// misuse for other widths. In a cut Linear or Embedding, mismatch if whole inputs differ (CutTo).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -35,7 +33,7 @@
 
 namespace lockstep::nn {
 
-class LoraAdapter;
+class LinearAdapter;
 
 class LOCKSTEP_API LinearImpl : public torch::nn::Cloneable<LinearImpl>, public ParallelLayer {
  public:
@@ -47,19 +45,19 @@ class LOCKSTEP_API LinearImpl : public torch::nn::Cloneable<LinearImpl>, public 
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
-  // Maps [..., in_features] to [..., out_features], or parts of them, depending on the style.
+  // [..., in_features] to [..., out_features], or parts of them, depending on the style.
   torch::Tensor forward(const torch::Tensor& input);
 
   std::string mismatch(const ParallelStyle& style, int ranks) const override;
 
-  // Registers the adapter's parameters as the layer's own; forward() adds its result. Replaces an
-  // earlier adapter; null removes it. Requires: the layer is not cut.
-  void adapt(std::shared_ptr<LoraAdapter> adapter);
-  const std::shared_ptr<LoraAdapter>& adapter() const { return adapter_; }
+  // Registers the adapter's matrices as submodules; forward() adds its result. Replaces an earlier
+  // adapter; null removes it. Requires an uncut layer.
+  void adapt(std::shared_ptr<LinearAdapter> adapter);
+  const std::shared_ptr<LinearAdapter>& adapter() const { return adapter_; }
 
   torch::nn::LinearOptions options;  // The whole layer's.
   torch::Tensor weight;              // [out_features, in_features], or this rank's part.
-  torch::Tensor bias;                // [out_features]; undefined without bias.
+  torch::Tensor bias;                // [out_features], or this rank's part; undefined without bias.
 
  private:
   torch::Tensor colwise(const torch::Tensor& input, const ColwiseParallel& style) const;
@@ -67,7 +65,7 @@ class LOCKSTEP_API LinearImpl : public torch::nn::Cloneable<LinearImpl>, public 
   torch::Tensor whole(const torch::Tensor& input) const;
   Layouts cut_parameters() override;
 
-  std::shared_ptr<LoraAdapter> adapter_;
+  std::shared_ptr<LinearAdapter> adapter_;
 };
 TORCH_MODULE(Linear);
 
@@ -83,12 +81,12 @@ class LOCKSTEP_API EmbeddingImpl : public torch::nn::Cloneable<EmbeddingImpl>,
   void reset_parameters();
   void pretty_print(std::ostream& stream) const override;
 
-  // Maps integers of any shape to [..., embedding_dim]. Errors: misuse for an index outside the
-  // vocabulary of a cut layer.
+  // Integers of any shape to [..., embedding_dim], or this rank's part. Errors: misuse for an index
+  // outside a vocabulary that is cut.
   torch::Tensor forward(const torch::Tensor& indices);
 
-  // The logits of an output layer that is tied to this weight, for lockstep::cross_entropy(). Maps
-  // [..., embedding_dim] to [..., num_embeddings], or to this rank's part of the vocabulary.
+  // Logits of an output layer tied to this weight: [..., embedding_dim] to [..., num_embeddings],
+  // or to this rank's part, for lockstep::cross_entropy(). Errors: misuse if cut by features.
   torch::Tensor as_linear(const torch::Tensor& input) const;
 
   std::string mismatch(const ParallelStyle& style, int ranks) const override;
@@ -126,7 +124,7 @@ struct RMSNormOptions {
       : normalized_shape(std::move(shape)) {}
 
   std::vector<std::int64_t> normalized_shape;
-  std::optional<double> eps = {};  // None: the machine epsilon of the input's type.
+  std::optional<double> eps = {};  // None: the input type's machine epsilon.
   bool elementwise_affine = true;
 };
 
@@ -150,8 +148,8 @@ class LOCKSTEP_API RMSNormImpl : public torch::nn::Cloneable<RMSNormImpl>, publi
 TORCH_MODULE(RMSNorm);
 
 // For whole activations, all ranks draw the same mask from the default generator. For parts
-// (SequenceParallel), each rank draws its own mask, seeded by that generator and the rank. So only
-// the default generator has to be saved.
+// (SequenceParallel), that generator and the rank seed each rank's own mask. Checkpoints thus need
+// only the default generator.
 class LOCKSTEP_API DropoutImpl : public torch::nn::Cloneable<DropoutImpl>, public ParallelLayer {
  public:
   explicit DropoutImpl(double p) : DropoutImpl(torch::nn::DropoutOptions(p)) {}
@@ -166,7 +164,7 @@ class LOCKSTEP_API DropoutImpl : public torch::nn::Cloneable<DropoutImpl>, publi
 
   torch::nn::DropoutOptions options;
 
-  // For parts: each rank draws the whole mask and takes its part. Results then equal those of one
+  // For parts: each rank draws the whole mask and takes its part, so results equal those of one
   // process.
   bool exact = false;
 
@@ -175,9 +173,8 @@ class LOCKSTEP_API DropoutImpl : public torch::nn::Cloneable<DropoutImpl>, publi
 };
 TORCH_MODULE(Dropout);
 
-// Converts between the placements of a Redistribution; the identity before it is cut. It replaces
-// PyTorch's PrepareModuleInput and PrepareModuleOutput, because LibTorch's modules have no forward
-// hooks.
+// Converts between the placements of a Redistribution; the identity before it is cut. Replaces
+// PyTorch's PrepareModuleInput and PrepareModuleOutput: LibTorch's modules have no forward hooks.
 class LOCKSTEP_API RedistributeImpl : public torch::nn::Cloneable<RedistributeImpl>,
                                       public ParallelLayer {
  public:

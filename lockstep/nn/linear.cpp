@@ -10,7 +10,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/nn/cut.h"
 #include "lockstep/nn/layers.h"
-#include "lockstep/nn/lora_adapter.h"
+#include "lockstep/nn/linear_adapter.h"
 #include "lockstep/nn/products.h"
 #include "lockstep/tensor/differentiable.h"
 
@@ -65,7 +65,7 @@ torch::Tensor LinearImpl::whole(const torch::Tensor& input) const {
   return adapter_ ? output + adapter_->forward(input, is_training()) : output;
 }
 
-void LinearImpl::adapt(std::shared_ptr<LoraAdapter> adapter) {
+void LinearImpl::adapt(std::shared_ptr<LinearAdapter> adapter) {
   if (adapter_)
     for (const auto& [name, matrix] : adapter_->matrices()) unregister_module(name);
   adapter_ = std::move(adapter);
@@ -82,7 +82,7 @@ torch::Tensor LinearImpl::colwise(const torch::Tensor& input, const ColwiseParal
              : output;
 }
 
-// The bias is added once, after the sum.
+// Adds the bias once, after the sum.
 torch::Tensor LinearImpl::rowwise(const torch::Tensor& input, const RowwiseParallel& style) const {
   const torch::Tensor part =
       style.input.is_whole() ? scatter_to_parallel_region(input, cut()->group, -1, label_of(*cut()))

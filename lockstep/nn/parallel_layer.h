@@ -1,5 +1,4 @@
-// How a layer is cut over the ranks of a group: the styles of a plan, and the interface that
-// parallelize_module() uses.
+// How a layer is cut over the ranks of a group: styles, and the interface for parallelize_module().
 //
 // Styles are those of torch.distributed.tensor.parallel. For torch::nn::Linear, y = x W^T + b:
 //
@@ -29,8 +28,8 @@
 
 namespace lockstep {
 
-// Placement of an activation: whole on each rank, or a part, as chunk_sizes() defines, along `dim`.
-// Negative dims count from the end.
+// Placement of an activation: whole on each rank, or a part along `dim`, which may be negative.
+// Parts are those of chunk_sizes() (differentiable.h).
 struct Placement {
   std::optional<std::int64_t> dim = {};
 
@@ -40,7 +39,7 @@ struct Placement {
 inline constexpr Placement replicated{};
 constexpr Placement sharded(std::int64_t dim) { return {dim}; }
 
-// Converts the placement of an activation. Returns `x` if `from` equals `to`.
+// Converts between placements. Returns `x` if they are equal.
 //   from        to          forward     backward
 //   replicated  sharded     own part    all_gather
 //   sharded     replicated  all_gather  own part
@@ -54,14 +53,14 @@ struct ColwiseParallel {
   // gate | up.
   std::int64_t segments = 1;
 
-  // Heads in each segment; each head stays whole on one rank. 0: there are no heads.
+  // Heads per segment; each head stays on one rank. 0: no heads.
   std::int64_t heads = 0;
 
   Placement input =
       replicated;  // Or sharded(dim), such as sharded(1) after a SequenceParallel norm.
   Placement output = sharded(-1);  // Or replicated, for one segment.
 
-  // Allows unequal parts, as for a vocabulary. Cannot be combined with heads.
+  // Allows unequal parts, as for a vocabulary. Excludes heads.
   bool uneven = false;
 };
 
@@ -72,16 +71,16 @@ struct RowwiseParallel {
 };
 
 struct SequenceParallel {
-  std::int64_t dim = 1;  // [batch, sequence, features]. Only Dropout with `exact` uses it.
+  std::int64_t dim = 1;  // [batch, sequence, features]. Only for Dropout with `exact`.
 };
 
-// For nn::Experts only (experts.h).
+// For nn::Experts (experts.h).
 struct ExpertParallel {
-  // The ranks with the same experts, such as mesh["dp"] beside mesh["ep"]. Default: only this rank.
+  // Ranks with the same experts, such as mesh["dp"] beside mesh["ep"]. Default: this rank.
   std::optional<ProcessGroup> replicas = {};
 };
 
-// For an nn::Redistribute between modules with different placements.
+// For an nn::Redistribute.
 struct Redistribution {
   Placement input, output;
 };
@@ -94,48 +93,47 @@ LOCKSTEP_API std::string name_of(const ParallelStyle& style);
 struct CutTo {
   ParallelStyle style;
   ProcessGroup group;
-  std::string name;  // The layer's name in the model, for Errors.
+  std::string name;  // The layer's name, for Errors.
 
-  // Whether whole inputs are compared over the ranks, at calls 1, 2, 4, 8 and so on of the layer.
+  // Whether ranks compare whole inputs, at calls 1, 2, 4, 8 and so on.
   bool checks_inputs = true;
 };
 
-// A cut layer that returns a part of the features.
+// The part of the features that a cut layer returns.
 struct PartialOutput {
-  std::string layer;  // Its name in the model.
+  std::string layer;
   std::int64_t features = 0, of = 0;
 };
 
-// A layer that parallelize_module() can cut. An interface of a torch::nn::Module.
+// A module that parallelize_module() can cut.
 class LOCKSTEP_API ParallelLayer : public ShardedModule {
  public:
-  // Why this style cannot cut the layer over `ranks` ranks, with the numbers; empty if it can.
+  // Why this style cannot cut the layer over `ranks` ranks; empty if it can.
   virtual std::string mismatch(const ParallelStyle& style, int ranks) const = 0;
 
-  // Cuts the layer. Parameters remain the same tensors, with this rank's part of their values.
-  // Requires: mismatch() is empty, and the layer is not cut.
+  // Parameters remain the same tensors, with this rank's part of their values. Requires: mismatch()
+  // is empty, and the layer is not cut.
   void parallelize(CutTo cut);
 
   const std::optional<CutTo>& cut() const { return cut_; }
   const Layouts& layouts() const final { return layouts_; }
 
-  // The part of the features that forward() returns; empty if it returns all.
+  // Empty if forward() returns all features.
   std::optional<PartialOutput> partial_output() const;
 
-  // For Errors, in a model that is cut: the layer's name, and the last layer before it that returns
-  // a part.
+  // For Errors: the layer's name, and the last earlier layer that returns a part of its features.
   void place(std::string name, std::optional<PartialOutput> before);
 
  protected:
-  // Keeps this rank's part of each parameter that cut() divides, and returns their layouts. By
-  // default, all parameters stay whole.
+  // Keeps this rank's part of each divided parameter, and returns their layouts. By default, all
+  // stay whole.
   virtual Layouts cut_parameters() { return {}; }
 
-  // Checks the last dim of an input of forward() in a cut model. Errors: misuse, naming this layer
-  // and the one that probably produced the input.
+  // Checks the last dim of forward()'s input. Errors: misuse, naming this layer and the one that
+  // probably produced the input.
   void require_width(const at::Tensor& input, std::int64_t expected) const;
 
-  // Calls `compute`. In a cut model, errors of LibTorch get this layer's name.
+  // Adds this layer's name to errors of LibTorch in a cut model.
   template <class Compute>
   auto naming_layer(const Compute& compute) const {
     try {
@@ -146,11 +144,11 @@ class LOCKSTEP_API ParallelLayer : public ShardedModule {
     }
   }
 
-  // Compares whole inputs of forward() as CutTo::checks_inputs requests, to detect ranks that load
-  // different batches. Collective. Errors: mismatch, on all ranks.
+  // Detects ranks that load different batches: see CutTo::checks_inputs. Collective. Errors:
+  // mismatch, on all ranks.
   void compare_whole(const at::Tensor& input);
 
-  // Ends a pretty_print(): writes ", ColwiseParallel over 2 ranks)", or ")" before a cut.
+  // Writes ", ColwiseParallel over 2 ranks)", or ")" before a cut.
   void print_end(std::ostream& stream) const;
 
  private:

@@ -26,8 +26,8 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Without side effects of at::linear(): autocast changes types, and an activation checkpoint that
-// keeps products searches for it.
+// Without at::linear()'s side effects: autocast changes types; an activation checkpoint that keeps
+// products searches for it.
 bool is_plain(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
               const CutTo& cut) {
   const auto type = weight.scalar_type();
@@ -80,7 +80,6 @@ c10::intrusive_ptr<Where> saved_place(AutogradContext* context) {
   return c10::static_intrusive_pointer_cast<Where>(context->saved_data["where"].toCapsule());
 }
 
-// Gradients of weight and bias are autograd's own products.
 variable_list gradients_with(AutogradContext* context, bool has_bias, const at::Tensor& of_x,
                              const at::Tensor& x, const at::Tensor& of_product,
                              const at::Tensor& of_sum) {
@@ -122,7 +121,7 @@ struct ProductOfColumns : torch::autograd::Function<ProductOfColumns> {
     return bias ? sum.add_(*bias) : sum;
   }
 
-  // The gradient of the sum is that of each rank's product, whose own gradient is again a sum.
+  // The sum's gradient is each rank's product's, whose own gradient is again a sum.
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
     const auto saved = context->get_saved_variables();
     const auto where = saved_place(context);

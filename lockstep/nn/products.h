@@ -1,5 +1,5 @@
-// The product of a Linear whose weight is cut, summed over the ranks in place. Results and
-// gradients equal those of at::linear() and tensor/differentiable.h, bit for bit.
+// The product of a Linear with a cut weight, summed over the ranks in place. Results and gradients
+// equal those of at::linear() and tensor/differentiable.h, bit for bit.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,13 +10,13 @@
 
 namespace lockstep::nn {
 
-// A whole `x` times this rank's rows of a weight: [..., in] to [..., own out]. backward() sums the
-// gradient of `x` over the ranks. The bias may be undefined.
+// A whole `x` times this rank's rows: [..., in] to [..., own out]. backward() sums the gradient of
+// `x` over the ranks. The bias may be undefined.
 at::Tensor product_of_rows(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                            const CutTo& cut);
 
-// This rank's features of `x` times its columns of a weight, summed over the ranks, plus a whole
-// bias. The bias may be undefined. [..., own in] to [..., out].
+// This rank's features of `x` times its columns, summed over the ranks, plus a whole bias: [...,
+// own in] to [..., out]. The bias may be undefined.
 at::Tensor product_of_columns(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
                               const CutTo& cut);
 

@@ -70,7 +70,7 @@ std::size_t SharedSlots::bytes() const {
       [](std::size_t sum, const Slot& slot) { return sum + slot.memory.bytes(); });
 }
 
-// The smallest that is large enough.
+// The smallest sufficient one.
 std::optional<std::size_t> SharedSlots::take(std::size_t bytes) {
   const std::lock_guard lock(mutex_);
   std::optional<std::size_t> best;
@@ -89,7 +89,7 @@ void SharedSlots::release(std::size_t slot) {
   slots_[slot].released = calls_;
 }
 
-// All ranks' slots; -1 without one. Their writes are visible.
+// All ranks' slots, or -1. Writes are visible.
 std::vector<std::int64_t> SharedSlots::exchange(std::optional<std::size_t> slot,
                                                 const ProcessGroup& group,
                                                 const CallOptions& options) {

@@ -39,7 +39,7 @@ struct Call : torch::CustomClassHolder {
   at::Tensor variance;  // channel, in double precision.
 };
 
-// Adds the layer's name: ranks compare only hashes of tags.
+// Adds the layer's name: ranks compare only tags' hashes.
 template <class Collective>
 auto naming_mismatch(const Call& call, const Collective& collective) {
   try {
@@ -50,8 +50,8 @@ auto naming_mismatch(const Call& call, const Collective& collective) {
   }
 }
 
-// Collective, in double precision: counts beyond 2^24 are exact, and joined moments exact to a
-// float. All ranks join in rank order and get the same bits.
+// Collective, in double precision: counts beyond 2^24 are exact, joined moments exact to a float.
+// Ranks join in rank order and get equal bits.
 std::vector<Moments> moments_of_all_ranks(const at::Tensor& input, const Call& call) {
   std::vector<Moments> moments = nn::channel_moments(input);
   const std::size_t channels = moments.size();
@@ -101,7 +101,7 @@ at::Tensor of_channels(const at::Tensor& values, const at::Tensor& input) {
   return values.defined() ? values.to(nn::channel_type(input.scalar_type())) : values;
 }
 
-// Sums the output's gradient, and its products with the normalised input: [2, C].
+// Sums of the output's gradient, and of its products with the normalised input: [2, C].
 at::Tensor local_sums(const at::Tensor& gradient, const at::Tensor& input, const at::Tensor& mean,
                       const at::Tensor& invstd) {
   if (input.numel() == 0) return at::zeros({2, input.size(1)}, mean.options());
@@ -178,7 +178,7 @@ void SyncBatchNormImpl::synchronize(const ProcessGroup& group, std::string name)
   name_ = "SyncBatchNorm " + std::move(name);
 }
 
-// register_parameter() would make a frozen weight require a gradient. A buffer cannot be registered
+// register_parameter() would make a frozen weight require a gradient. Buffers cannot be registered
 // again.
 void SyncBatchNormImpl::share(const State& state) {
   weight = parameters_["weight"] = state.weight;
@@ -204,7 +204,7 @@ void SyncBatchNormImpl::_check_input_dim(const torch::Tensor& input) {
   });
 }
 
-// Counts a batch and returns its weight in the running statistics.
+// Returns the batch's weight in the running statistics.
 double SyncBatchNormImpl::next_momentum() {
   if (!is_training() || !options.track_running_stats()) return options.momentum().value_or(0);
   num_batches_tracked += 1;

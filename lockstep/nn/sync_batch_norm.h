@@ -3,10 +3,10 @@
 //   torch::nn::Sequential net(Conv2d(...), lockstep::SyncBatchNorm(64), ReLU(), ...);
 //   lockstep::convert_sync_batchnorm(*net, world);  // Before DistributedDataParallel.
 //
-// Semantics are those of torch.nn.SyncBatchNorm 2.13. Outputs, running statistics and input
-// gradients equal those of BatchNorm on the batches of all ranks. Gradients of weight and bias are
-// this rank's part of the sum. Without a group, with one rank and in evaluation it is plain batch
-// norm. BatchNorm and SyncBatchNorm can load each other's checkpoints.
+// As torch.nn.SyncBatchNorm 2.13: outputs, running statistics and input gradients equal those of
+// BatchNorm on the batches of all ranks. Gradients of weight and bias are this rank's part of the
+// sum. Plain batch norm without a group, with one rank and in evaluation. BatchNorm and
+// SyncBatchNorm can load each other's checkpoints.
 //
 // Input: [N, C] to [N, C, D, H, W], in CPU memory. N (also 0) and the sizes after C may differ
 // between ranks. The type is that of the weights, or float16 or bfloat16 with float32 weights.
@@ -16,8 +16,8 @@
 //
 // Blocking: in training, forward() waits in an all_gather of 2 C + 1 numbers. backward() waits in
 // an all_reduce of 2 C numbers, unless the input needs no gradient.
-// Errors: misuse if all ranks together have one value per channel. Unsupported for backward() with
-// create_graph. Those of ProcessGroup, such as mismatch if ranks call different layers.
+// Errors: misuse for other inputs, and if all ranks together have one value per channel.
+// Unsupported for create_graph and GPUs. Also ProcessGroup's, such as mismatch for other layers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -44,14 +44,14 @@ class LOCKSTEP_API SyncBatchNormImpl
 
   const std::optional<ProcessGroup>& group() const { return group_; }
 
-  // Whether the layer was created with a group, which convert_sync_batchnorm() then keeps.
+  // The constructor's.
   bool has_own_group() const { return has_own_group_; }
 
-  // Synchronises training over `group` from now on. `name` identifies this layer's collectives.
+  // From now on. `name` identifies this layer's collectives.
   void synchronize(const ProcessGroup& group, std::string name);
 
-  // Takes over the tensors of a BatchNorm with the same options: the same parameters, so optimizers
-  // stay valid, and buffers that share memory.
+  // Takes over a BatchNorm's tensors: the same parameters, so optimizers stay valid, and buffers
+  // that share memory. Requires equal options.
   struct State {
     torch::Tensor weight, bias, running_mean, running_var, num_batches_tracked;
   };
@@ -75,15 +75,13 @@ class LOCKSTEP_API SyncBatchNormImpl
 TORCH_MODULE(SyncBatchNorm);
 
 // Synchronises every lockstep::SyncBatchNorm in `module`, itself included, over `group`, unless the
-// layer was created with a group.
-// Replaces every BatchNorm1d, 2d and 3d in a torch::nn::Sequential, at any depth, by a
-// SyncBatchNorm with the same options, mode and tensors. Optimizers stay valid. Not collective, but
-// all ranks must call it before they create DistributedDataParallel. A handle to a replaced module
-// remains a plain BatchNorm.
+// layer was created with a group. Replaces every BatchNorm1d, 2d and 3d in a torch::nn::Sequential,
+// at any depth, by a SyncBatchNorm with the same options, mode and tensors. A handle to a replaced
+// module remains a plain BatchNorm. Not collective, but all ranks must call it before they create
+// DistributedDataParallel.
 //
 // Errors: unsupported, before any change, naming all batch norms that cannot be replaced. These are
-// typed members, which C++ calls by their type, elements of a ModuleList or ModuleDict, and derived
-// classes.
+// `module` itself, typed members, elements of a ModuleList or ModuleDict, derived or in a script.
 LOCKSTEP_API void convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup& group);
 
 }  // namespace lockstep

@@ -15,7 +15,7 @@ namespace {
 
 using namespace at::autocast;
 
-// Otherwise LibTorch does not use oneDNN, but its own, slow loops.
+// Otherwise LibTorch uses slow loops, not oneDNN.
 bool has_fast_float16() {
   static const bool is_supported = [] {
     const auto asked =

@@ -46,8 +46,7 @@ std::vector<at::Tensor> gradients_of(at::TensorList parameters) {
 
 using ByType = std::vector<std::vector<at::Tensor>>;
 
-// In the order of PyTorch's own grouping, which determines the last bit of a total over several
-// types.
+// In PyTorch's order, which determines the last bit of a total over several types.
 ByType grouped(const std::vector<at::Tensor>& gradients) {
   const auto groups = at::native::_group_tensors_by_first_tensors_device_and_dtype(
       {{gradients.begin(), gradients.end()}}, /*with_indices=*/false);
@@ -84,7 +83,7 @@ void require_finite(const at::Tensor& total, at::TensorList parameters) {
                   (bad.empty() ? "" : ", first that of parameter " + std::to_string(bad.front())));
 }
 
-// Rounds like Python's number / tensor; the C++ operator rounds only once.
+// Rounds like Python's number / tensor; the C++ operator rounds once.
 void scale(const ByType& groups, const at::Tensor& total, double max_norm) {
   const at::Tensor factor = at::clamp(total.add(1e-6).reciprocal().mul(max_norm), {}, 1.0);
   for (const auto& group : groups) at::_foreach_mul_(group, factor.to(group.front().device()));

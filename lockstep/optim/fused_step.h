@@ -1,4 +1,4 @@
-// Common parts of optimizers: param group options, closures, and batches for ATen's fused kernels.
+// Common parts of optimizers: param group options, closures, batches for ATen's fused kernels.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,34 +15,32 @@
 namespace lockstep::optim {
 
 using ParamGroup = torch::optim::OptimizerParamGroup;
-// The state of each parameter, by the address of its TensorImpl.
+// By the address of the parameter's TensorImpl.
 using ParamStates = ska::flat_hash_map<void*, std::unique_ptr<torch::optim::OptimizerParamState>>;
 
-// Runs `closure` with gradients enabled. The result is undefined without a closure.
+// Runs `closure` with gradients enabled. Undefined without a closure.
 torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure);
 
-// Sets the options of `groups` to `given`. LibTorch's add_param_group() does so for its own
-// optimizers only, and otherwise takes the defaults. Errors: misuse for given options of another
-// type than the defaults.
+// Sets the options of `groups` to `given`. LibTorch's add_param_group() does so only for its own
+// optimizers; others get the defaults. Errors: misuse for another type than that of the defaults.
 void take_options(const std::vector<ParamGroup>& given,
                   const torch::optim::OptimizerOptions& defaults, std::vector<ParamGroup>& groups);
 
 void drop_repeated(std::vector<ParamGroup>& groups);
 
-// Checks all parameters that have a gradient, so that a refused step changes nothing. Messages
-// begin with `optimizer`. Errors: unsupported if a gradient is sparse, or a parameter is not
-// floating-point or not dense in memory. misuse if the shapes of a gradient and its parameter
-// differ.
+// Checks all parameters, so that a refused step changes nothing. Messages begin with `optimizer`.
+// Errors: unsupported for a sparse gradient, and a parameter that is not floating-point or not
+// dense in memory. Misuse for a gradient of another shape, and a parameter on meta.
 void require_fusible(const std::vector<ParamGroup>& groups, std::string_view optimizer);
 
-// Errors: misuse if `tensor`, part of the state of `parameter`, is undefined or has another shape.
+// `tensor` is part of the state. Errors: misuse if it is undefined or has another shape.
 void require_state(const at::Tensor& parameter, const at::Tensor& tensor);
 
-// Replaces `tensor`, a gradient or state with the shape of `parameter`, by a copy with the
-// parameter's strides if they differ: the kernels ignore strides.
+// Replaces `tensor`, a gradient or state, by a copy with the parameter's strides if they differ:
+// the kernels ignore strides.
 void lay_out_as(const at::Tensor& parameter, at::Tensor& tensor);
 
-// The tensors of one kernel call, with the same type, device and step. Optimizers add the state.
+// Tensors of one kernel call, with one type, device and step. Optimizers add the state.
 struct KernelBatch {
   at::ScalarType dtype = at::kFloat;
   at::Device device = at::kCPU;
@@ -53,12 +51,12 @@ struct KernelBatch {
   bool takes(const at::Tensor& parameter, std::int64_t at_step) const;
   void add(const at::Tensor& parameter);
 
-  // Call after the kernel, which does not notify autograd that it wrote the parameters.
+  // Call after the kernel, which does not report its writes to autograd.
   void note_written() const;
 };
 
-// Adds the parameter and its gradient to a batch and returns it. There is one batch per type, and
-// more only if some parameters had no gradient in some steps.
+// Adds the parameter and its gradient to a batch and returns it. Parameters of one type, device and
+// `step` share a batch.
 template <class B>
 B& add_to_batch(std::vector<B>& batches, const at::Tensor& parameter, std::int64_t step) {
   auto batch = std::find_if(batches.begin(), batches.end(),

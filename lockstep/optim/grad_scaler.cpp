@@ -43,7 +43,7 @@ std::vector<at::Tensor> parameters_of(const Optimizer& optimizer) {
   return distinct(std::move(parameters));
 }
 
-// By device and type, because a kernel call takes one group.
+// By device and type, as kernel calls require.
 std::vector<std::vector<at::Tensor>> grouped_gradients(const std::vector<at::Tensor>& tensors) {
   std::vector<std::vector<at::Tensor>> groups;
   for (const at::Tensor& tensor : tensors) {
@@ -85,8 +85,7 @@ at::Tensor GradScaler::scale(const at::Tensor& output) {
 std::vector<at::Tensor> GradScaler::scale(at::TensorList outputs) {
   if (!options_.enabled) return outputs.vec();
   has_scaled_ = true;
-  // A copy, because update() changes scale_ in place, perhaps between the backward() of two
-  // outputs.
+  // A copy: update() changes scale_ in place, perhaps between two outputs' backward().
   const at::Tensor factor = scale_.clone();
   std::vector<at::Tensor> scaled;
   for (const at::Tensor& output : outputs) scaled.push_back(output * factor.to(output.device()));
@@ -102,7 +101,7 @@ void GradScaler::require_scaled(const char* function) const {
 
 GradScaler::Found GradScaler::unscale_gradients(const std::vector<at::Tensor>& tensors) const {
   const at::NoGradGuard no_grad;
-  // With some compilers, division of floats is not exact (grad_scaler.py).
+  // Some compilers divide floats inexactly (grad_scaler.py).
   const at::Tensor inverse = scale_.to(at::kDouble).reciprocal().to(at::kFloat);
   Found found = Found::no_gradient;
   for (const std::vector<at::Tensor>& group : grouped_gradients(tensors)) {
@@ -122,7 +121,7 @@ GradScaler::Step& GradScaler::step_of(const Optimizer& optimizer) {
   return found != steps_.end() ? *found : steps_.emplace_back(Step{.optimizer = &optimizer});
 }
 
-// Some ranks of the group may have no loss to scale.
+// Some ranks may have no loss to scale.
 void GradScaler::agree(Step& step, const char* function) {
   constexpr std::string_view label = "infinities of a GradScaler";
   if (step.apart)

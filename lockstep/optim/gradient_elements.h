@@ -10,8 +10,8 @@
 namespace lockstep::optim {
 
 // The elements of the parameter's gradient as a dense tensor in its memory; empty if there are
-// none. Coalesces a sparse gradient first, because the square of a sum is not the sum of squares.
-// Errors: unsupported for layouts other than strided and sparse COO.
+// none. Coalesces a sparse gradient first: the square of a sum is not the sum of squares. Errors:
+// unsupported for layouts other than strided and sparse COO.
 std::optional<at::Tensor> gradient_elements(const at::Tensor& parameter);
 
 }  // namespace lockstep::optim

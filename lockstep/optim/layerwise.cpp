@@ -92,8 +92,6 @@ torch::Tensor LayerwiseOptimizer::step(LossClosure closure) {
   return loss;
 }
 
-// --- LARS ----------------------------------------------------------------------------------------
-
 LARS::LARS(std::vector<at::Tensor> parameters, LARSOptions defaults)
     : LARS({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
 
@@ -146,8 +144,6 @@ void LARS::apply(const at::Tensor& parameter, const at::Tensor& gradient,
   }
   pass.run(parameter, gradient, buffer);
 }
-
-// --- LAMB ----------------------------------------------------------------------------------------
 
 namespace {
 

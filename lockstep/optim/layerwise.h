@@ -1,20 +1,20 @@
-// LARS and LAMB: optimizers for large batches, which scale the step of each parameter by the norm
-// of its weights (docs/guide/large-batches.md).
+// LARS and LAMB: optimizers for large batches. They scale each parameter's step by the norm of its
+// weights (docs/guide/large-batches.md).
 //
 //   const auto options = lockstep::LAMBOptions(4e-3).weight_decay(0.01);
 //   lockstep::LAMB lamb(lockstep::decayed_and_not(*net, options), options);
 //
-// Pass all param groups to the constructor: LibTorch's add_param_group() ignores the options of a
-// group. Norms are summed in double precision.
+// Pass all param groups to the constructor: LibTorch's add_param_group() ignores a group's options.
+// Norms are summed in double precision.
 //
-// In SharedOptimizer and FullyShardedOptimizer, ranks step parts of parameters, and one all_reduce
-// per step adds the sums of squares, 16 bytes per parameter. Weights equal those of the plain
-// optimizer up to rounding, because the order of the sum differs.
+// In SharedOptimizer and FullyShardedOptimizer, ranks step parts of parameters: one all_reduce per
+// step adds the sums of squares, 16 bytes per parameter. The order of the sum differs, so weights
+// equal the plain optimizer's up to rounding.
 //
 // Thread safety: none.
-// Errors: as Adam's (optimizers.h). Also misuse, at construction, for options that are out of range
-// and for param groups with options of another optimizer. Unsupported for parameters that are not
-// float or double in CPU memory, or are cut over ranks by tensor parallelism.
+// Errors: as Adam's (optimizers.h). Also misuse, at construction, for options out of range and for
+// param groups with another optimizer's options. Unsupported for parameters that are not float or
+// double in CPU memory, or are cut by tensor parallelism.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,19 +34,19 @@
 
 namespace lockstep {
 
-// Sums of squares over the elements of one parameter.
+// Over the elements of one parameter.
 struct SquareSums {
   double weights = 0;
   double update = 0;  // LARS: of the gradient. LAMB: of the unscaled step.
 };
 
-// An optimizer whose steps need the norms of whole parameters, and that may step parts of them.
+// Steps parameters, or parts of them, by the norms of whole parameters.
 class LOCKSTEP_API LayerwiseOptimizer : public torch::optim::Optimizer {
  public:
-  // Adds the sums of the parts on other ranks to `sums`, in the order of the param groups.
+  // Adds the sums of parts on other ranks, in the order of the param groups.
   using AddParts = std::function<void(std::vector<SquareSums>& sums)>;
 
-  // Called once in each step, also if no parameter has a gradient.
+  // Called once per step, also without gradients.
   void set_add_parts(AddParts add_parts) { add_parts_ = std::move(add_parts); }
 
   torch::Tensor step(LossClosure closure = nullptr) final;
@@ -57,8 +57,7 @@ class LOCKSTEP_API LayerwiseOptimizer : public torch::optim::Optimizer {
 
   virtual std::string_view name() const = 0;
 
-  // The two passes over a parameter. Its gradient has the same strides; `sums` are the whole
-  // parameter's.
+  // The two passes over a parameter. `gradient` has its strides; `sums` are the whole parameter's.
   virtual SquareSums measure(const at::Tensor& parameter, const at::Tensor& gradient,
                              const torch::optim::OptimizerOptions& options) = 0;
   virtual void apply(const at::Tensor& parameter, const at::Tensor& gradient,
@@ -70,8 +69,6 @@ class LOCKSTEP_API LayerwiseOptimizer : public torch::optim::Optimizer {
   AddParts add_parts_;
 };
 
-// --- LARS ----------------------------------------------------------------------------------------
-
 struct LOCKSTEP_API LARSOptions : public torch::optim::OptimizerCloneableOptions<LARSOptions> {
   LARSOptions(double lr) : lr_(lr) {}
   TORCH_ARG(double, lr);
@@ -79,11 +76,11 @@ struct LOCKSTEP_API LARSOptions : public torch::optim::OptimizerCloneableOptions
   TORCH_ARG(double, weight_decay) = 0;
   TORCH_ARG(bool, nesterov) = false;
 
-  // The trust coefficient: the ratio of a step's norm to the weights' norm, before `lr`.
+  // Trust coefficient: ratio of a step's norm to the weights', before `lr`.
   TORCH_ARG(double, trust_coefficient) = 0.02;
   TORCH_ARG(double, eps) = 1e-8;
 
-  // Whether scaling only shortens steps, so that no learning rate exceeds `lr`.
+  // Whether scaling only shortens steps.
   TORCH_ARG(bool, clip) = false;
 
   // Whether steps are scaled.
@@ -105,11 +102,11 @@ struct LOCKSTEP_API LARSParamState
   void serialize(torch::serialize::OutputArchive& archive) const override;
 };
 
-// SGD with momentum and layerwise scaled gradients (You, Gitman, Ginsburg 2017). The formula is
-// that of NVIDIA apex (LARC.py).
+// SGD with momentum and layerwise scaled gradients (You, Gitman, Ginsburg 2017), by the formula of
+// NVIDIA apex (LARC.py):
 //   scale = trust_coefficient * |w| / (|g| + weight_decay * |w| + eps)
 //   scale = min(scale / lr, 1) with `clip`
-//   g = (g + weight_decay * w) * scale, where neither norm is 0; otherwise g is left as it is
+//   g = (g + weight_decay * w) * scale, where neither norm is 0; otherwise g is unchanged
 // Unlike LARC, groups with adapt(false) are stepped as by SGD.
 class LOCKSTEP_API LARS : public LayerwiseOptimizer {
  public:
@@ -126,8 +123,6 @@ class LOCKSTEP_API LARS : public LayerwiseOptimizer {
   void apply(const at::Tensor& parameter, const at::Tensor& gradient,
              const torch::optim::OptimizerOptions& options, const SquareSums& sums) override;
 };
-
-// --- LAMB ----------------------------------------------------------------------------------------
 
 struct LOCKSTEP_API LAMBOptions : public torch::optim::OptimizerCloneableOptions<LAMBOptions> {
   LAMBOptions(double lr = 1e-3) : lr_(lr) {}
@@ -179,8 +174,8 @@ class LOCKSTEP_API LAMB : public LayerwiseOptimizer {
 
 // --- Which parameters ----------------------------------------------------------------------------
 
-// Returns two param groups: parameters with at least two dimensions get `options`. Biases and the
-// parameters of normalisation get neither weight decay nor scaling, as large batches require.
+// Two param groups: parameters with at least two dimensions get `options`. Biases and parameters of
+// normalisation get neither weight decay nor scaling, as large batches require.
 template <class Options>
   requires requires(Options options) { options.weight_decay(0).adapt(false); }
 std::vector<torch::optim::OptimizerParamGroup> decayed_and_not(const torch::nn::Module& module,

@@ -14,7 +14,7 @@
 namespace lockstep::optim {
 namespace {
 
-// Elements that one thread processes at a time.
+// Elements per thread at once.
 constexpr std::int64_t chunk = 16384;
 
 template <class Run>
@@ -23,7 +23,7 @@ void for_chunks(std::int64_t count, const Run& run) {
              [&](std::int64_t i) { run(i * chunk, std::min(count, (i + 1) * chunk)); });
 }
 
-// Parallel partial sums, so that the compiler can vectorise them.
+// Partial sums, for vectorisation.
 class Lanes {
  public:
   static constexpr std::int64_t count = 8;
@@ -48,7 +48,7 @@ class Lanes {
   std::array<double, count> updates_{};
 };
 
-// update(i) is called once for each element.
+// update(i) is called once per element.
 template <class T, class Update>
 SquareSums sums_over(std::int64_t count, const T* weights, const Update& update) {
   std::vector<SquareSums> parts(static_cast<std::size_t>((count + chunk - 1) / chunk));

@@ -1,8 +1,7 @@
-// The passes of LARS and LAMB over one parameter: sums of squares, then the step.
+// LARS's and LAMB's passes over one parameter: sums of squares, then the step.
 //
-// All tensors of a call are float or all double, in CPU memory, with the same dense layout. Sums
-// have the same bits for every number of threads. Thread safety: any thread, for different
-// parameters.
+// Tensors of a call have one type, float or double, and one dense layout, in CPU memory. Sums have
+// the same bits for every number of threads. Thread safety: any thread, for different parameters.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,7 +19,7 @@ SquareSums square_sums(const at::Tensor& weights, const at::Tensor& update);
 // weights -= lr * (momentum_buffer, with nesterov d + momentum * momentum_buffer)
 struct LarsPass {
   double lr;
-  double momentum;  // 0: there is no buffer.
+  double momentum;  // 0: no buffer.
   double decay;
   double scale;
   bool nesterov;
@@ -36,7 +35,7 @@ struct LambUpdate {
   double eps;
   double decay;
 
-  // Updates both averages with the gradient. Returns the sums of the weights and of u.
+  // Updates both averages. Returns the sums of the weights and of u.
   SquareSums measure(const at::Tensor& weights, const at::Tensor& gradient,
                      const at::Tensor& exp_avg, const at::Tensor& exp_avg_sq, double beta1,
                      double beta2) const;

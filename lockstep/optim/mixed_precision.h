@@ -25,17 +25,17 @@
 
 namespace lockstep {
 
-// During its lifetime, operators of this thread on `device` compute in `dtype` where that is faster
-// and safe: products, convolutions and attention. Objects may be nested, and end in reverse order;
-// one with `enabled` false disables autocasting.
+// While it exists, operators of this thread on `device` compute in `dtype` where that is faster and
+// safe: products, convolutions and attention. Objects may be nested, and end in reverse order;
+// `enabled` = false disables autocasting.
 //
-// Use it for forward() and the loss. The optimizer's step must be outside, because casts of weights
-// are kept until the outermost object ends.
+// Use it for forward() and the loss, not for the optimizer's step: casts of weights are kept until
+// the outermost object ends.
 //
-// Thread safety: it affects only its own thread.
-// Errors, unless `enabled` is false: unsupported for a device without autocasting, for CUDA without
-// a CUDA device, and for types other than bfloat16 and float16. Also for float16 on a CPU that
-// emulates it, which takes 8 to 16 times as long as float32.
+// Thread safety: affects only its own thread.
+// Errors: unsupported for a device without autocasting. If enabled, also for CUDA without a device,
+// and for types other than bfloat16 and float16. A CPU that emulates float16 is refused, too: it
+// takes 8 to 16 times as long as for float32.
 class LOCKSTEP_API Autocast {
  public:
   // Default of `dtype`: the thread's type for this device, initially bfloat16 on a CPU and float16
@@ -56,27 +56,26 @@ class LOCKSTEP_API Autocast {
 // Names and defaults are Python's.
 struct GradScalerOptions {
   double init_scale = 65536.0;
-  double growth_factor = 2.0;           // Factor of the scale after growth_interval steps in a row.
-  double backoff_factor = 0.5;          // Factor of the scale after an update() without a step.
+  double growth_factor = 2.0;           // After growth_interval steps in a row.
+  double backoff_factor = 0.5;          // After gradients that are not finite.
   std::int64_t growth_interval = 2000;  // In calls of update().
-  bool enabled = true;                  // If false, losses are not scaled and no step is skipped.
+  bool enabled = true;                  // If false, no loss is scaled and no step skipped.
 };
 
 // Scales losses, so that small gradients do not underflow, and skips steps whose gradients
-// overflow. Scale, steps and state equal those of Python's GradScaler.
+// overflow. Scale, steps and state equal Python's.
 //
 // All ranks step or skip together. With DistributedDataParallel and ZeroRedundancyOptimizer, this
-// needs equal gradients on all ranks, and NonFinite::ignore. With shard_gradients(),
-// SharedOptimizer and FullyShardedOptimizer, step() exchanges one byte (docs/guide/precision.md).
+// needs equal gradients on all ranks, and NonFinite::ignore. Cost: docs/guide/precision.md.
 //
 // If ranks have different parameters, as with tensor parallel layers, experts and pipelines, pass a
-// `group` of these ranks. All of them unscale and step the same number of optimizers, in the same
-// order. At least one calls scale(): in a pipeline, the rank that computes the loss.
+// `group` of these ranks. They unscale and step the same number of optimizers, in the same order.
+// At least one calls scale(): in a pipeline, the rank with the loss.
 //
 // Thread safety: none. Blocking: unscale_() and step() wait for the device.
-// Errors: misuse for a growth_factor of at most 1, a backoff_factor of at least 1, and for calls in
-// an order that Python refuses. If gradients cannot be unscaled on one rank, the group and that of
-// the ShardedOptimizer are aborted: the other ranks get Error(aborted).
+// Errors, if enabled: misuse for a growth_factor of at most 1, a backoff_factor of at least 1, and
+// calls in an order that Python refuses. A rank that cannot unscale gradients aborts the groups
+// whose ranks wait for it (`group`, a ShardedOptimizer's): they get Error(aborted).
 class LOCKSTEP_API GradScaler : public Stateful {
  public:
   explicit GradScaler(const GradScalerOptions& options = {});
@@ -84,32 +83,33 @@ class LOCKSTEP_API GradScaler : public Stateful {
   GradScaler(const GradScaler&) = delete;
   GradScaler& operator=(const GradScaler&) = delete;
 
-  // Returns `output` times the scale.
   at::Tensor scale(const at::Tensor& output);
   std::vector<at::Tensor> scale(at::TensorList outputs);
 
   // Divides the optimizer's gradients by the scale and searches for infinities and NaN. Needed only
-  // to read or clip gradients before step(), which otherwise does it. Call it at most once between
-  // two calls of update(). Collective for a ShardedOptimizer.
-  // Errors: misuse for the second call, for a call after step(), and for a float16 gradient. Also
-  // those of the optimizer's step(), because some optimizers compute their gradients here.
+  // before code that reads or clips gradients: otherwise step() unscales them. Collective for a
+  // ShardedOptimizer.
+  // Errors: misuse for a second call before update(), for a call after step(), and for a float16
+  // gradient. Also those of the optimizer's step(), because some optimizers compute their gradients
+  // here.
   void unscale_(torch::optim::Optimizer& optimizer);
 
-  // Steps the optimizer if all gradients of all ranks are finite, and returns whether it did.
-  // Collective like the optimizer's step(), and if there is a group. Errors: as unscale_(); also
-  // misuse if no rank has a gradient, and for the second call before update().
+  // Steps the optimizer, and returns true, if all gradients of all ranks are finite. Collective
+  // like the optimizer's step(), and with a group.
+  // Errors: as unscale_(); also misuse if no rank has a gradient.
   bool step(torch::optim::Optimizer& optimizer);
 
-  // Lowers the scale if a step was skipped, and raises it after growth_interval calls without a
-  // skip. Call once after the steps of all optimizers. Collective, like step(), for optimizers that
-  // were only unscaled. Errors: misuse if no optimizer was unscaled or stepped.
+  // Lowers the scale if gradients were not finite; raises it after growth_interval other calls in a
+  // row. Call once after the steps of all optimizers. Collective, like step(), for optimizers that
+  // were only unscaled.
+  // Errors: misuse if no optimizer with gradients was unscaled or stepped.
   void update();
 
-  // Sets the scale, with a group to the same on all ranks. Errors: misuse without a group before
-  // the first scale().
+  // Sets the scale. With a group, all ranks must set the same. Errors: misuse before the first
+  // scale(), without a group.
   void update(double new_scale);
 
-  // 1 if it is not enabled.
+  // 1 if disabled.
   double get_scale() const;
   bool is_enabled() const { return options_.enabled; }
 
@@ -120,7 +120,7 @@ class LOCKSTEP_API GradScaler : public Stateful {
   void set_backoff_factor(double factor) { options_.backoff_factor = factor; }
   void set_growth_interval(std::int64_t interval) { options_.growth_interval = interval; }
 
-  // Save after update(). Empty if the scaler is not enabled; such a scaler loads nothing.
+  // Save after update(). Empty if disabled; a disabled scaler loads nothing.
   StateDict state_dict() override;
   StateRequest wanted(const StateDict& saved) override;
   void load_state_dict(StateDict state) override;
@@ -128,7 +128,7 @@ class LOCKSTEP_API GradScaler : public Stateful {
  private:
   enum class Stage : std::uint8_t { ready, unscaled, stepped };
 
-  // In rising order: the maximum over all ranks applies.
+  // Rising: the maximum over all ranks applies.
   enum class Found : std::uint8_t { no_gradient, finite, non_finite };
 
   struct Step {
@@ -151,7 +151,7 @@ class LOCKSTEP_API GradScaler : public Stateful {
 
   GradScalerOptions options_;
   const std::optional<ProcessGroup> group_;
-  bool has_scaled_ = false;          // On this rank or another one of the group.
+  bool has_scaled_ = false;          // On any rank of the group.
   const at::Tensor scale_;           // float32,
   const at::Tensor growth_tracker_;  // and int32: of one element each, in CPU memory.
   std::vector<Step> steps_;          // In calling order, which is the same on all ranks.

@@ -17,22 +17,22 @@
 namespace lockstep {
 
 struct ModelPart {
-  NamedTensors parameters;  // This rank's parameters.
+  NamedTensors parameters;
   Layouts layouts = {};
-  std::set<std::string> copies = {};        // Names of the parameters that another rank counts.
-  std::optional<ProcessGroup> stages = {};  // Ranks that hold different parameters.
+  std::set<std::string> copies = {};        // Names; another rank counts these.
+  std::optional<ProcessGroup> stages = {};  // They hold different parameters.
 };
 
-// Parameters that count for a norm: whole ones, or ones that are cut over the ranks of `group`.
+// Counted in a norm: whole, or cut over the ranks of `group`.
 struct CountedParameters {
   std::optional<ProcessGroup> group = {};
   std::vector<at::Tensor> parameters = {};
 };
 
-// The whole parameters, perhaps none, then those of each group, without copies.
+// Whole parameters (may be none), then each group's, without copies.
 std::vector<CountedParameters> counted_parameters(const ModelPart& model);
 
-// Like clip_grad_norm_() for the module that all ranks' parts form.
+// Like clip_grad_norm_() for the whole module.
 at::Tensor clip_parts(const ModelPart& model, double max_norm, double norm_type,
                       bool error_if_nonfinite);
 

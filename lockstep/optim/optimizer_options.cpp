@@ -27,7 +27,7 @@ using torch::serialize::InputArchive;
 using torch::serialize::OutputArchive;
 using ArchivedValues = std::vector<std::pair<std::string, IValue>>;
 
-// Returns whether the options override the member that `call` calls.
+// Whether the options override `call`'s member.
 template <class Call>
 bool is_implemented(Call call) {
   try {
@@ -41,7 +41,7 @@ bool is_implemented(Call call) {
   return true;
 }
 
-// An archive can only be read after serialisation to bytes.
+// Archives are readable only after serialisation to bytes.
 InputArchive readable(OutputArchive& written) {
   std::string bytes;
   written.save_to([&bytes](const void* data, std::size_t size) {
@@ -155,7 +155,7 @@ bool set_all(OptimizerOptions& options, InputArchive& present, const StateValues
   return is_implemented([&] { options.serialize(read); });
 }
 
-// The shortest text that distinguishes `number` from every other number.
+// The shortest text that identifies `number`.
 std::string text_of(double number) {
   std::array<char, 32> text{};
   return {text.data(), std::to_chars(text.data(), text.data() + text.size(), number).ptr};

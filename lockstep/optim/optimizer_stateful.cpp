@@ -29,12 +29,12 @@ struct Parameter {
   std::string name;
   at::Tensor tensor;
   std::size_t group = 0;
-  at::ScalarType type = at::kFloat;      // The type in which it is stepped.
-  std::vector<std::int64_t> shape = {};  // The shape of the whole,
-  Boxes boxes = {};                      // of which the tensor is these parts.
+  at::ScalarType type = at::kFloat;      // In which it is stepped.
+  std::vector<std::int64_t> shape = {};  // The shape of the whole;
+  Boxes boxes = {};                      // the tensor is these parts.
 };
 
-// The whole or the shard of a parameter that this rank steps.
+// A parameter, or the shard that this rank steps.
 struct Part {
   Parameter whole;
   Shard shard;
@@ -54,7 +54,7 @@ StateTensor describe(const Part& part, const at::Tensor& data) {
   return tensor;
 }
 
-// Elements to read for `part`. Saved tensors count elements row by row, parts in memory order.
+// Elements to read. Saved tensors count row by row, parts in memory order.
 ElementRange needed_of(const Part& part) {
   if (is_fragment(part) && part.whole.tensor.is_contiguous())
     return {part.shard.begin, part.shard.end, {}, part.whole.boxes};
@@ -74,7 +74,7 @@ at::Tensor cut(const Part& part, const at::Tensor& data, const ElementRange& ran
   return is_fragment(part) ? fragment_of(here, part.shard, parameter).clone() : here;
 }
 
-// Returns whether some options work without this tensor.
+// Whether some options need no such tensor.
 bool is_optional(std::string_view part) {
   return part == "max_exp_avg_sq" || part == "momentum_buffer" || part == "grad_avg";
 }
@@ -92,7 +92,7 @@ StateValues options_in(const StateDict& saved, std::size_t group) {
   return values;
 }
 
-// Reports all saved names that are not in `known`, and each unknown parameter once.
+// Reports each unknown parameter once.
 void find_unknown_names(const StateDict& saved, const std::set<std::string>& known,
                         Mismatches& mismatches) {
   constexpr std::string_view mark = ".param_group";
@@ -138,24 +138,24 @@ class OptimizerState final : public Stateful {
                 Mismatches& mismatches) const;
   void look_for_options(std::size_t group, const StateDict& saved, std::set<std::string>& known,
                         Mismatches& mismatches) const;
-  // The constructor creates the state and step() relies on it.
+  // The constructor creates the state; step() relies on it.
   bool makes_state_itself() const { return prototype_parts_.optimizer == "Adagrad"; }
 
   StateRequest request(const StateDict& saved) const;
   std::unique_ptr<OptimizerParamState> loaded(const Part& part, const StateDict& state,
                                               const StateRequest& ranges) const;
 
-  Optimizer& optimizer_;  // The program's optimizer.
+  Optimizer& optimizer_;
   ShardedOptimizer* const sharded_;
-  Optimizer& stepping_;       // The optimizer that has the state.
-  const NamedTensors named_;  // Keeps the tensors alive, so that their addresses are not reused.
+  Optimizer& stepping_;       // Has the state.
+  const NamedTensors named_;  // Kept alive: no address is reused.
   const Layouts layouts_;
   std::unordered_map<const void*, std::string> names_;
   const std::unique_ptr<OptimizerParamState> prototype_;
   const OptimizerStateParts prototype_parts_;
 };
 
-// In order. Collected in each call, because plain optimizers may get further groups.
+// In order. Collected per call: plain optimizers may get more groups.
 std::vector<Parameter> OptimizerState::parameters() const {
   std::vector<Parameter> all;
   const auto& groups = optimizer_.param_groups();
@@ -228,7 +228,7 @@ StateDict OptimizerState::state_dict() {
 
 // --- What is wanted -----------------------------------------------------------------------------
 
-// Checked first, because all other values of another optimizer would differ too.
+// First: all other values of another optimizer would differ too.
 void OptimizerState::require_kind(const StateDict& saved) const {
   const auto& type = value_of<std::string>(saved, "type");
   require(type == prototype_parts_.optimizer, [&] {
@@ -298,7 +298,7 @@ StateRequest OptimizerState::wanted(const StateDict& saved) {
   return request(saved);
 }
 
-// If a parameter has several shards here, requests the range that spans them.
+// For a parameter's several shards, requests the range that spans them.
 StateRequest OptimizerState::request(const StateDict& saved) const {
   StateRequest ranges;
   for (const Part& part : parts())

@@ -1,6 +1,6 @@
-// The state of an optimizer under the names of its parameters. Sharded and plain optimizers have
-// the same form, so each loads the other's state, with any number of ranks. Each rank describes,
-// requests and keeps only its own shards.
+// The state of an optimizer under its parameters' names. Sharded and plain optimizers have the same
+// form: each loads the other's state, on any number of ranks. Each rank describes, requests and
+// keeps only its own shards.
 //
 //   type                     "Adam", also for classes derived from it
 //   param_groups             their number
@@ -11,8 +11,8 @@
 //
 // Loading replaces the options, and deletes the state of parameters without saved state.
 //
-// Thread safety: none. Errors: unsupported, naming it, for an optimizer other than SGD, Adam,
-// AdamW, Adagrad, RMSprop, LARS, LAMB and classes derived from these.
+// Thread safety: none. Errors: unsupported for an optimizer other than SGD, Adam, AdamW, Adagrad,
+// RMSprop, LARS, LAMB and classes derived from these.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,13 +28,13 @@
 
 namespace lockstep {
 
-// `parameters` are those of the module; the optimizer may step only some. A parameter with two
-// names is saved under the first. `layouts` are those of the module (layouts_of()): a parameter
-// that is cut over ranks is saved and loaded as a whole one. Neither this function nor the result's
-// members are collective.
+// `parameters` are the module's; the optimizer may step only some. A parameter with two names is
+// saved under the first. `layouts` are the module's (layouts_of()): a parameter that is cut over
+// ranks is saved and loaded as a whole. Neither this function nor the result's members are
+// collective.
 // Lifetime: `optimizer` outlives the result.
-// Errors: misuse for a parameter without a name. wanted() throws misuse, naming each mismatch, for
-// the state of another kind of optimizer, other parameters or other param groups.
+// Errors: misuse for a parameter without a name. Loading throws misuse, naming mismatches, for
+// another kind of optimizer, other parameters, param groups or options.
 LOCKSTEP_API std::unique_ptr<Stateful> optimizer_state(torch::optim::Optimizer& optimizer,
                                                        const NamedTensors& parameters,
                                                        const Layouts& layouts = {});

@@ -32,9 +32,9 @@ using torch::optim::AdamWParamState;
 using torch::optim::SGDOptions;
 using torch::optim::SGDParamState;
 
-// --- Adam and AdamW, of which only the kernels differ --------------------------------------------
+// --- Adam and AdamW: only the kernels differ -----------------------------------------------------
 
-// at::_fused_adam_ or at::_fused_adamw_, with its arguments.
+// at::_fused_adam_ or at::_fused_adamw_.
 using AdamKernel = void (*)(at::TensorList, at::TensorList, at::TensorList, at::TensorList,
                             at::TensorList, at::TensorList, double, double, double, double, double,
                             bool, bool, const std::optional<at::Tensor>&,
@@ -58,7 +58,7 @@ std::unique_ptr<ParamState> first_adam_state(const at::Tensor& parameter, bool a
 
 template <class Options>
 void run(const AdamBatch& batch, const Options& options, AdamKernel kernel) {
-  // The kernel only reads the step, so all parameters share one tensor.
+  // The kernel only reads the step: parameters share one tensor.
   const at::Tensor step =
       at::scalar_tensor(batch.step, at::TensorOptions(batch.device).dtype(at::kFloat));
   const std::vector<at::Tensor> steps(batch.parameters.size(), step);
@@ -106,9 +106,7 @@ void adam_step(const ParamGroup& group, ParamStates& states, AdamKernel kernel) 
   for (const AdamBatch& batch : batches) run(batch, options, kernel);
 }
 
-// --- SGD -----------------------------------------------------------------------------------------
-
-// Value of KernelBatch::step for a first step, which fills the momentum.
+// KernelBatch::step of a first step, which fills the momentum.
 constexpr std::int64_t first_step = 0;
 constexpr std::int64_t later_step = 1;
 

@@ -16,13 +16,13 @@
 namespace lockstep {
 
 // torch::optim::Adam with the same options, state and archives, stepped by ATen's fused kernel.
-// Weights and state equal those of Python's torch.optim.Adam(fused=True), bit for bit. A gradient
-// or state with other strides than its parameter is copied first; Python pairs it with the wrong
-// weights. A repeated parameter is stepped once.
+// Weights and state equal Python's torch.optim.Adam(fused=True), bit for bit. A gradient or state
+// with other strides than its parameter is copied first; Python pairs it with the wrong weights. A
+// parameter repeated within its group is stepped once.
 //
 // Errors, before any parameter is stepped: unsupported for sparse gradients, and for parameters
 // that are not floating-point or are views with gaps in memory. Misuse for a gradient or state of
-// another shape, and for state without the tensors that the options need.
+// another shape, and for state without tensors that the options need.
 class LOCKSTEP_API Adam : public torch::optim::Adam {
  public:
   using torch::optim::Adam::Adam;
@@ -30,7 +30,7 @@ class LOCKSTEP_API Adam : public torch::optim::Adam {
   torch::Tensor step(LossClosure closure = nullptr) override;
 };
 
-// torch::optim::AdamW, likewise equal to Python's torch.optim.AdamW(fused=True). Errors: as Adam's.
+// torch::optim::AdamW, likewise equal to torch.optim.AdamW(fused=True). Errors: as Adam's.
 class LOCKSTEP_API AdamW : public torch::optim::AdamW {
  public:
   using torch::optim::AdamW::AdamW;
@@ -38,9 +38,9 @@ class LOCKSTEP_API AdamW : public torch::optim::AdamW {
   torch::Tensor step(LossClosure closure = nullptr) override;
 };
 
-// torch::optim::SGD, likewise equal to Python's torch.optim.SGD(fused=True). Errors: as Adam's;
-// also unsupported for parameters of half precision, because ATen's kernel updates only the last
-// few of their weights (FusedSGDKernel.cpp, LibTorch 2.13).
+// torch::optim::SGD, likewise equal to torch.optim.SGD(fused=True). Errors: as Adam's; also
+// unsupported for half-precision parameters, because ATen's kernel updates only their last few
+// weights (FusedSGDKernel.cpp, LibTorch 2.13).
 class LOCKSTEP_API SGD : public torch::optim::SGD {
  public:
   using torch::optim::SGD::SGD;
@@ -51,8 +51,8 @@ class LOCKSTEP_API SGD : public torch::optim::SGD {
 template <class T, class... Types>
 concept OneOf = (std::same_as<T, Types> || ...);
 
-// True if an optimizer steps each element independently, and so also fragments. Specialise it for
-// your own type, even if it derives from one of these:
+// Whether an optimizer steps each element independently, and so also fragments. Specialise it for
+// your own type, even if derived from one of these:
 //   template <> inline constexpr bool lockstep::is_elementwise<Lion> = true;
 template <class Optimizer>
 inline constexpr bool is_elementwise =

@@ -14,8 +14,8 @@ namespace {
 
 using Plateau = torch::optim::ReduceLROnPlateauScheduler;
 
-// Accesses members that LibTorch does not expose: a protected one by derivation, private ones by
-// explicit instantiation (C++20, [temp.spec]/6).
+// Accesses LibTorch's hidden members: a protected one by derivation, private ones by explicit
+// instantiation (C++20, [temp.spec]/6).
 struct StepCount : torch::optim::LRScheduler {
   static constexpr unsigned torch::optim::LRScheduler::*member = &StepCount::step_count_;
 };

@@ -1,5 +1,5 @@
 // The state of a learning rate schedule, without the rates, which belong to the optimizer's state.
-// Errors: wanted() throws misuse if values are missing or do not belong to such a state.
+// Errors: loading throws misuse for missing or foreign values.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,8 +14,8 @@
 
 namespace lockstep {
 
-// Saves the number of steps, "step_count": the whole state of LibTorch's schedules, but not that of
-// your own type. Lifetime: `schedule` outlives the result.
+// Saves the number of steps, "step_count": the whole state of LibTorch's schedules, but not of your
+// own type. Lifetime: `schedule` outlives the result.
 LOCKSTEP_API std::unique_ptr<Stateful> schedule_state(torch::optim::LRScheduler& schedule);
 
 // Saves "best", "num_bad_epochs", "cooldown_counter" and "last_epoch".

@@ -51,7 +51,7 @@ void require_distinct(const std::vector<at::Tensor>& parameters) {
     const auto text = [&](const char* reason) {
       return "parameter " + std::to_string(i) + " of a sharded optimizer is " + reason;
     };
-    // They are equal up to the first repeated one.
+    // Equal up to the first repeated one.
     require(parameters[i].defined() && i < each.size() && parameters[i].is_same(each[i]),
             [&] { return text("undefined or was given before: give each tensor once"); });
     require(!parameters[i].is_meta(), [&] { return text("on the meta device and has no values"); });
@@ -93,7 +93,7 @@ std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& tensors) {
   return gradients;
 }
 
-// The sum of the powers or, for the infinity norm, their maximum. NaN if any power is NaN.
+// NaN if any power is NaN.
 double sum_of(const std::vector<double>& powers, double norm_type) {
   double sum = 0;
   for (const double power : powers)
@@ -148,7 +148,7 @@ void ShardedOptimizer::set_shards(std::vector<Shard> shards, const std::vector<a
   add_up_parts();
 }
 
-// A layerwise optimizer of fragments needs the sums of squares of whole parameters.
+// Fragments need whole parameters' sums of squares.
 void ShardedOptimizer::add_up_parts() {
   auto* const layerwise = dynamic_cast<LayerwiseOptimizer*>(local_.get());
   if (layerwise == nullptr || std::ranges::all_of(shards_, [&](const Shard& shard) {
@@ -161,7 +161,7 @@ void ShardedOptimizer::add_up_parts() {
           Fault::unsupported,
           "a sharded LARS or LAMB: a parameter" + part +
               ", cut over other ranks than those that step it: its whole norm is not known");
-  std::vector<std::size_t> order;  // The parameters of stepped tensors, in the order of `local_`.
+  std::vector<std::size_t> order;  // By stepped tensor, in the order of `local_`.
   for (std::size_t group = 0; group < param_groups_.size(); ++group)
     for (const Shard& shard : own_shards_)
       if (group_of_[shard.parameter] == group) order.push_back(shard.parameter);
@@ -194,7 +194,7 @@ void ShardedOptimizer::step_all(bool have_met) {
   after_step();
 }
 
-// The other ranks wait for the result of this rank's step.
+// The other ranks wait for this rank's step.
 void ShardedOptimizer::step_shards(bool have_met) {
   try {
     before_step(have_met);
@@ -202,7 +202,7 @@ void ShardedOptimizer::step_shards(bool have_met) {
   } catch (const std::exception& error) {
     const std::string text = error.what();
     group_.abort("the optimizer's step failed on rank " + std::to_string(group_.rank()) + ": " +
-                 // LibTorch's messages continue with all stack frames.
+                 // LibTorch's messages continue with stack frames.
                  text.substr(0, text.find('\n')));
     throw;
   }
@@ -236,11 +236,11 @@ void ShardedOptimizer::make_gradients() {}
 
 std::vector<at::Tensor> ShardedOptimizer::tensors_with_gradients() { return all_parameters_; }
 
-// The ranks among which a parameter is cut add its shards, in the same order on all ranks.
+// Ranks with parts of a parameter add its shards, all in the same order.
 double ShardedOptimizer::gradient_norm(const ModelPart& model, double norm_type) {
   make_gradients();
   const std::vector<CountedParameters> counted = counted_parameters(model);
-  std::map<const void*, std::optional<std::size_t>> place_of;  // In `counted`; none for copies.
+  std::map<const void*, std::optional<std::size_t>> place_of;  // In `counted`; none: copies.
   for (const auto& [name, parameter] : model.parameters)
     place_of[parameter.unsafeGetTensorImpl()] = std::nullopt;
   for (std::size_t i = 0; i < counted.size(); ++i)
@@ -310,7 +310,7 @@ double ShardedOptimizer::clip(const std::function<double()>& norm, double max_no
 
 // --- State --------------------------------------------------------------------------------------
 
-// The plain optimizer. It has no state unless its constructor creates some.
+// No state unless its constructor creates some.
 std::unique_ptr<Optimizer> ShardedOptimizer::make_whole() const {
   auto whole = make_(param_groups_);
   copy_options(param_groups_, whole->param_groups());

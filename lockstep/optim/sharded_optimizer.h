@@ -1,17 +1,17 @@
-// An optimizer whose state is distributed: each rank steps its own shards of the parameters, with
-// an internal optimizer of the user's type. Schedulers, zero_grad() and options work as usual.
+// An optimizer with distributed state: each rank steps its shards of the parameters, with an inner
+// optimizer of the user's type. Schedulers, zero_grad() and options work as usual.
 //
-// Archives are those of the plain optimizer, for any number of ranks: all ranks call
+// Archives equal the plain optimizer's, on any number of ranks: all ranks call
 // consolidate_state_dict(), then rank 0 saves. To load, all ranks read the same archive. Rank 0,
-// and each rank that loads, needs memory for the whole state; optimizer_state()
-// (optimizer_stateful.h) avoids that.
+// and each loading rank, needs memory for the whole state; optimizer_state() (optimizer_stateful.h)
+// avoids that.
 //
 // Param groups are fixed at construction and equal on all ranks. Thread safety: none.
-// Errors: mismatch if the ranks' parameters differ; misuse for no parameters or for a parameter in
-// two groups. Unsupported for LBFGS, which needs all parameters at once. Also for LARS and LAMB
-// with fragments of parameters that are also cut over other ranks. Those of ProcessGroup. If the
-// inner step() throws on one rank, the group is aborted and step() throws Error(aborted) on the
-// others. An exception of a closure does not abort the group.
+// Errors: mismatch for different parameters on ranks; misuse for no parameters or a parameter in
+// two groups. Unsupported for LBFGS, which needs all parameters at once, and for LARS and LAMB over
+// parts of parameters if tensor parallelism has cut any. Also ProcessGroup's. If the inner
+// optimizer's step() throws on one rank, the group is aborted and step() throws Error(aborted) on
+// the others. A closure's exception does not abort the group.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,7 +34,7 @@ namespace lockstep {
 
 struct ModelPart;
 
-// A part of a parameter: elements [begin, end) in memory order, and the rank that steps them.
+// Elements [begin, end) of a parameter in memory order, and the rank that steps them.
 struct Shard {
   std::size_t parameter = 0;  // Index over all param groups.
   std::int64_t begin = 0;
@@ -47,34 +47,33 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   // Collective. Runs `closure` with gradients enabled.
   torch::Tensor step(LossClosure closure = nullptr) final;
 
-  // Like lockstep::clip_grad_norm_(), for ranks that have different parts of the gradients: total
-  // is the norm of all ranks' gradient shards as one vector. Collective.
-  // Errors: misuse for parameters that are cut over other ranks, a negative max_norm and a
+  // Like lockstep::clip_grad_norm_(): total is the norm of all ranks' gradient shards as one
+  // vector. Collective.
+  // Errors: misuse for parameters that tensor parallelism has cut, a negative max_norm and a
   // norm_type that is not positive. Corrupt, on all ranks, if error_if_nonfinite is set and total
   // is not finite.
   double clip_grad_norm_(double max_norm, double norm_type = 2.0, bool error_if_nonfinite = false);
 
-  // The same for parameters of `module` that may be cut over other ranks (sharded_module.h). Also
-  // collective over the group of each layout. Errors: also misuse for a parameter of another
-  // module.
+  // The same for parameters of `module` that may be cut (sharded_module.h). Also collective over
+  // the groups of their layouts. Errors: also misuse for a parameter of another module.
   double clip_grad_norm_(const torch::nn::Module& module, double max_norm, double norm_type = 2.0,
                          bool error_if_nonfinite = false);
   double clip_grad_norm_(const ModelPart& model, double max_norm, double norm_type,
                          bool error_if_nonfinite);
 
-  // Gathers all state on rank `to`, which may then save() until the next step(). Collective.
+  // Gathers all state on rank `to`, for save(). Collective.
   // Errors: as optimizer_state(); misuse for a rank that does not exist.
   void consolidate_state_dict(int to = 0);
 
-  // Writes the archive of the plain optimizer. Errors: misuse unless consolidated on this rank
-  // since the last step().
+  // Writes the plain optimizer's archive. Errors: misuse unless consolidated on this rank since the
+  // last step().
   void save(torch::serialize::OutputArchive& archive) const override;
 
-  // Reads an archive of the plain optimizer or of save(), and keeps this rank's shards. The
-  // archive's options replace the current ones.
+  // Reads the plain optimizer's archive, and keeps this rank's shards.
+  // Replaces the options.
   void load(torch::serialize::InputArchive& archive) override;
 
-  // The optimizer over this rank's shards. Its options are those of the last step().
+  // Over this rank's shards, with the options of the last step().
   const torch::optim::Optimizer& local() const { return *local_; }
 
   const std::vector<Shard>& shards() const { return shards_; }
@@ -90,34 +89,33 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
 
   // Call once. `shards` are equal on all ranks and cover each parameter. `stepped` are the leaves
   // for this rank's shards, in the same order: the parameter itself, or a flat view or copy of its
-  // elements. `types`: the stepped tensors' types, by parameter, if they differ from the
-  // parameters'.
+  // elements. `types`: of the stepped tensors, by parameter, if not the parameters'.
   void set_shards(std::vector<Shard> shards, const std::vector<at::Tensor>& stepped,
                   std::vector<at::ScalarType> types = {});
 
-  // Called around the step of the shards, without gradients, to exchange the other ranks' parts.
-  // `have_met`: all ranks have reached this step, and none reads parameters any more.
+  // Called in no-grad mode before and after the shards' step, to exchange data with other ranks.
+  // `have_met`: all ranks have reached this step, and no longer read parameters.
   virtual void before_step(bool /*have_met*/) {}
   virtual void after_step() {}
 
-  // Computes the gradients of this rank's shards, unless that is done.
+  // Computes the gradients of this rank's shards if necessary.
   virtual void make_gradients();
 
-  // The norm of all shards' gradients. May compute these gradients first.
+  // Norm of all shards' gradients. May compute them first.
   virtual double gradient_norm(double norm_type);
 
-  // The tensors on this rank whose gradients step() uses or the program may read before. Computes
+  // This rank's tensors whose gradients step() uses or the program may read before. Computes
   // missing gradients: collective.
   virtual std::vector<at::Tensor> tensors_with_gradients();
 
-  // Whether ranks have different gradients in these tensors.
+  // Whether tensors_with_gradients() have different gradients on ranks.
   virtual bool has_gradients_apart() const { return true; }
 
-  // Replaces a step, after tensors_with_gradients(): drops gradients that step() would use up.
+  // Replaces a step, after tensors_with_gradients(): drops gradients that step() would consume.
   virtual void omit_step() {}
 
-  // The sum of the norm_type-th powers of the gradients; for the infinity norm, their largest
-  // absolute value.
+  // Sum of the norm_type-th powers of the gradients; for the infinity norm, the largest absolute
+  // value.
   static double power_of_norm(const std::vector<at::Tensor>& tensors, double norm_type);
   static double norm_of(const std::vector<double>& powers, double norm_type);
 
@@ -130,8 +128,8 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   double clip(const std::function<double()>& norm, double max_norm, double norm_type,
               bool error_if_nonfinite);
 
-  friend class OptimizerState;  // Reads and sets the state of own_shards_ (optimizer_stateful.h).
-  friend class GradScaler;      // Unscales gradients (mixed_precision.h).
+  friend class OptimizerState;  // See optimizer_stateful.h.
+  friend class GradScaler;      // See mixed_precision.h.
 
   void add_up_parts();
   void step_all(bool have_met);
@@ -142,11 +140,11 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   const Make make_;
   const ProcessGroup group_;
   std::vector<at::Tensor> all_parameters_;  // Over all groups.
-  std::vector<std::size_t> group_of_;       // Indexed by parameter.
+  std::vector<std::size_t> group_of_;       // By parameter.
   std::vector<Shard> shards_;
   std::vector<Shard> own_shards_;
   std::vector<at::Tensor> stepped_;
-  std::vector<at::ScalarType> types_;  // By parameter; empty if equal to the parameters' types.
+  std::vector<at::ScalarType> types_;  // By parameter; empty: the parameters' types.
   std::unique_ptr<torch::optim::Optimizer> local_;
   std::unique_ptr<torch::optim::Optimizer> whole_;  // Null unless consolidated on this rank.
 };

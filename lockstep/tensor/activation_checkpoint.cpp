@@ -76,8 +76,8 @@ class Autocast {
   bool caches_;
 };
 
-// Restores the first forward's autocast state in its scope. Clears the cache of cast weights at
-// both ends: it would refer to another graph, or to old weights.
+// Clears the cache of cast weights at both ends: it would refer to another graph or old
+// weights.
 class AutocastAsBefore {
  public:
   AutocastAsBefore(const Autocast& before, const std::vector<c10::Device>& devices)
@@ -113,7 +113,7 @@ class GeneratorsAsBefore {
   const GeneratorStates now_;
 };
 
-// Undoes changes of buffers. Keeps their versions: other graphs may have saved them.
+// Keeps versions: other graphs may have saved the buffers.
 class UnchangedBuffers {
  public:
   explicit UnchangedBuffers(const Tensors& buffers) : buffers_(buffers) {
@@ -135,7 +135,7 @@ class UnchangedBuffers {
 };
 
 // Hooks on parameters must run once, with the whole gradient. The engine would also call them for a
-// block's part of it.
+// block's part.
 class WithoutHooks {
  public:
   explicit WithoutHooks(const variable_list& parameters) : parameters_(parameters) {
@@ -163,8 +163,7 @@ Tensors as_leaves(at::TensorList inputs) {
   return leaves;
 }
 
-// Errors: misuse if the graph of `outputs` has other leaves than `known`, whose gradients would be
-// lost.
+// Errors: misuse for other leaves than `known`, whose gradients would be lost.
 void require_known_leaves(const Tensors& outputs, const Tensors& known, const std::string& name) {
   std::vector<torch::autograd::Edge> ends;  // Keeps accumulators alive.
   std::unordered_set<Node*> seen{nullptr};
@@ -195,7 +194,6 @@ std::int64_t version_of(const at::Tensor& tensor) {
   return tensor.is_inference() ? 0 : tensor._version();
 }
 
-// `is_defined` marks the defined tensors, which it returns.
 Tensors defined_of(const Tensors& values, std::vector<bool>& is_defined) {
   Tensors defined;
   is_defined.clear();
@@ -230,7 +228,7 @@ struct Call : torch::CustomClassHolder {
     return outputs;
   }
 
-  // The second forward must reproduce these.
+  // For comparison with the second forward.
   struct Result {
     std::vector<std::int64_t> sizes;
     at::ScalarType type;
@@ -290,7 +288,7 @@ Tensors second_forward(Call& call, const Tensors& inputs, const Tensors& kept) {
   return outputs;
 }
 
-// Undefined for variables that autograd does not request.
+// Undefined if not requested.
 variable_list gradients_of(const Tensors& outputs, const variable_list& gradients,
                            const variable_list& variables, const variable_list& parameters) {
   variable_list roots, root_gradients, wanted;

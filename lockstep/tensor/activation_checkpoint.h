@@ -1,21 +1,20 @@
-// Activation checkpointing: backward() recomputes a block's activations instead of keeping them.
+// Activation checkpointing: backward() recomputes a block's activations.
 //
 //   for (auto& block : blocks) x = lockstep::activation_checkpoint(*block, x);
 //
 // Cost: one more forward of each block. Memory: the inputs of all blocks, and the activations of
 // one.
-// Equality: results, gradients and generators have the same bits as without checkpoints. Only
-// gradients of a tensor that a block uses several times, and others use too, are summed in another
-// order.
-// The second forward gets the first one's default generators, autocast state and buffers, which it
-// does not update. Hooks of parameters run once. Parameters may be frozen or tied, blocks nested. A
-// block that communicates does so again in backward(), on all ranks.
-// Thread safety: that of the block. Threads that share the default generator get undefined masks.
-// Errors: in forward, misuse for a parameter that needs a gradient but was not named, and for
-// inputs changed in place. In backward(), misuse if the second forward differs; unsupported for
-// create_graph.
-// Lifetime: modules of a std::shared_ptr are kept alive. Other modules, and all that a function
-// refers to, must exist until backward().
+// Equality: results, gradients and generators have the same bits as without checkpoints. Exception:
+// a tensor that one block uses several times, and others too, sums its gradients in another order.
+// The second forward gets the first one's default generators and autocast state. It leaves the
+// module's buffers unchanged. Hooks of parameters run once. Parameters may be frozen or tied,
+// blocks nested. A block that communicates does so again in backward().
+// Thread safety: that of the block. Threads that share the default generator get undefined dropout
+// masks. Errors: in forward, misuse for a leaf that needs a gradient but is neither input nor
+// parameter, and for inputs changed in place. In backward(), misuse if the second forward returns
+// other shapes or types, or calls other kept operators; unsupported for create_graph.
+// Lifetime: modules in a std::shared_ptr are kept alive. Other modules, and what a function refers
+// to, must outlive backward().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -37,23 +36,22 @@
 namespace lockstep {
 
 struct ActivationCheckpointOptions {
-  // Selects operators whose results are kept, by names such as "aten::mm"; the others run again.
-  // Empty: none is kept. A kept result costs its memory, and a copy if the block changes it in
-  // place. Views, and operators that change their inputs, are never kept. The function must return
-  // the same in both forwards.
+  // Selects operators, such as "aten::mm", whose results are kept instead of recomputed. A kept
+  // result costs its memory, and a copy if the block returns it or changes it in place. Views, and
+  // operators that change inputs, are never kept. `keep` must return the same in both forwards.
   // Names are those below autograd: Linear is aten::addmm for 2-d inputs, otherwise aten::mm and
   // aten::add_.
   std::function<bool(std::string_view)> keep = {};
 
-  // Generators that the block uses besides the default ones. If one is missing, backward() uses
+  // Generators that the block uses besides the default ones. For a missing one, backward() draws
   // other random numbers than forward().
   std::vector<at::Generator> generators = {};
 
   std::string name = {};  // For messages. Default: the module's class.
 };
 
-// Returns module.forward(inputs...). Inputs and result are tensors, or tuples, ranges and optionals
-// of them. Other values, such as flags, are copied.
+// Returns module.forward(inputs...). Inputs and result are tensors, tuples, ranges and optionals of
+// them, and other values, which are copied.
 template <class Module, class... Inputs>
   requires std::derived_from<Module, torch::nn::Module>
 auto activation_checkpoint(const ActivationCheckpointOptions& options, Module& module,
@@ -71,7 +69,7 @@ auto activation_checkpoint(Module& module, const Inputs&... inputs) {
   return activation_checkpoint(ActivationCheckpointOptions{}, module, inputs...);
 }
 
-// `parameters`: all leaves that `function` uses besides its inputs and that require a gradient.
+// `parameters`: all leaves that `function` uses and that require a gradient, except inputs.
 template <class Function, class... Inputs>
   requires std::invocable<Function&, const Inputs&...>
 auto activation_checkpoint(const ActivationCheckpointOptions& options, Function function,

@@ -16,8 +16,7 @@
 namespace lockstep {
 namespace {
 
-// Marks `buffer`, the elements of `tensor`, as memory of the tensor's device, ordered in the
-// current stream. LibTorch reuses the memory only after the work enqueued so far.
+// LibTorch reuses the memory only after work enqueued in the current stream so far.
 void set_device(Buffer& buffer, const at::Tensor& tensor) {
   const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
   const c10::Stream stream = cuda.getStream(tensor.device());

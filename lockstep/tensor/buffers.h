@@ -1,4 +1,4 @@
-// Checks tensors and converts them to comm's Buffers, and shapes to labels that all ranks compare.
+// Checks tensors, converts them to Buffers, and formats shapes for comparison between ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,41 +16,41 @@
 
 namespace lockstep {
 
-// Empty for a type that comm does not reduce.
+// Empty for a type that lockstep/comm cannot reduce.
 std::optional<DType> known_dtype(at::ScalarType type);
 
-// Errors: misuse for an undefined tensor; unsupported for one that is not strided, is quantised, or
-// is in neither CPU nor CUDA memory.
+// Errors: misuse if undefined; unsupported if quantised, not strided, or in neither CPU nor CUDA
+// memory.
 void require_dense(const at::Tensor& tensor, std::string_view what);
 
-// As require_dense(); also misuse for several elements at one address.
+// As require_dense(); also misuse if elements share an address, as after expand().
 void require_writable(const at::Tensor& tensor, std::string_view what);
 
-// As require_dense(); also misuse if the memory is not exactly the elements in order.
+// As require_dense(); also misuse if not contiguous, or lazily conjugated or negated.
 void require_contiguous(const at::Tensor& tensor, std::string_view what);
 
-// The values of `tensor` as one contiguous block: `tensor` itself if it is contiguous.
+// The values as one contiguous block: `tensor` itself if possible.
 at::Tensor values_of(const at::Tensor& tensor);
 
-// Errors: unsupported for types that comm does not reduce, averages of integers, and bitwise
-// operations on non-integers. Complex numbers can only be summed and averaged.
+// Errors: unsupported for types without a DType, averages of booleans, bitwise operations on
+// floating-point numbers, and operations other than sum and average on complex numbers.
 void require_reducible(at::ScalarType type, ReduceOp op, std::string_view what);
 
 // `tensor` is contiguous. Complex numbers become pairs of reals. Errors: as require_reducible().
 Buffer reducible(const at::Tensor& tensor, ReduceOp op);
 
-// `tensor` is contiguous. Types that comm lacks become bytes.
+// `tensor` is contiguous. Types without a DType become bytes.
 Buffer movable(const at::Tensor& tensor);
 
-// Buffer elements in one row along dim 0, also of a tensor without rows.
+// Buffer elements per row (dim 0), also of a tensor without rows.
 std::size_t elements_of_row(const at::Tensor& tensor, DType dtype);
 
-// Such as " Float 2 3".
+// For example " Float 2 3".
 std::string shape_text(at::ScalarType type, at::IntArrayRef sizes);
 std::string shape_text(const at::Tensor& tensor);
 
-// The caller's options, with `text` appended to the label: ranks whose `text` differs get a
-// mismatch, even if their element counts are equal. Keeps `tensors` alive.
+// The caller's options, with `text` appended to the label: ranks with different `text` get a
+// mismatch, even for equal element counts. Keeps `tensors` alive.
 class Labelled {
  public:
   Labelled(const CallOptions& options, std::string_view text, std::vector<at::Tensor> tensors = {});
@@ -64,7 +64,7 @@ class Labelled {
   CallOptions options_;
 };
 
-// Rethrows the current `error`; mismatches, timeouts and lost peers get "in `name`".
+// Rethrows the current `error`; adds "in `name`" to mismatches, timeouts and lost peers.
 [[noreturn]] void throw_named(std::string_view name, const Error& error);
 
 template <class Collective>
@@ -76,8 +76,7 @@ auto naming_errors(std::string_view name, const Collective& collective) {
   }
 }
 
-// Calls `collective` on `tensor` if it is contiguous, otherwise on a contiguous copy, which is
-// written back if `written`.
+// Calls `collective` on values_of(tensor), and copies these back if `written`.
 template <class Collective>
 void in_place(const at::Tensor& tensor, bool written, Collective collective) {
   const at::NoGradGuard no_grad;

@@ -104,7 +104,7 @@ std::vector<at::Tensor> parts_of(const at::Tensor& tensor, at::IntArrayRef split
   return parts;
 }
 
-// A label for tensors that may differ in dim 0.
+// For tensors that may differ in dim 0.
 std::string text_of_rows(const at::Tensor& tensor) {
   return " rows of" + shape_text(tensor.scalar_type(), tensor.sizes().slice(1));
 }
@@ -308,7 +308,7 @@ Work reduce_scatter_async(const at::Tensor& output, const at::Tensor& tensor,
 
 namespace {
 
-// Returns the values to send, which are defined only at the root.
+// Defined only at the root.
 at::Tensor values_to_scatter(const at::Tensor& output, const at::Tensor& input,
                              const ProcessGroup& group, int root, at::IntArrayRef splits) {
   if (!splits.empty()) {

@@ -3,20 +3,20 @@
 //   const at::Tensor all = all_gather(predictions, world);  // [world.size(), ...]
 //   all_reduce(loss, world, ReduceOp::average);             // In place.
 //
-// Memory: contiguous tensors are used in place; others are copied, and back if the call writes to
-// them. Outputs of _async forms must be contiguous. Tensors of registered_zeros() are never copied.
-// Shapes: `rows` are slices along dim 0. Shapes and types must be equal on all ranks unless stated
-// otherwise; if not, the ranks get a mismatch.
-// Types: every type can be moved. Reductions take float16, bfloat16, float32, float64, integers of
-// 8 to 64 bits, bool and, for sum and average, complex numbers.
+// Memory: contiguous tensors are used in place; others are copied, and back if written. Outputs of
+// _async forms must be contiguous. A group and its subgroups do not copy its registered_zeros().
+// Shapes: `rows` are slices along dim 0. Unless stated otherwise, ranks with different shapes or
+// types get a mismatch.
+// Types: any can be moved. Reductions take float16, bfloat16, float32, float64, integers of 8 to 64
+// bits and bool, as ReduceOp permits; sum and average also complex numbers.
 // Autograd: records nothing.
 // CUDA: tensors may be on local_device() if the group has an engine for it. Calls are ordered in
 // the current stream. They return, and a Work completes, once enqueued. Concurrent asynchronous
-// calls of several groups need one stream per group; otherwise ranks could enqueue them in
-// different orders. Unsupported: messages, bitwise reductions, and reductions of 16-bit integers.
+// calls of several groups need one stream per group, or ranks could enqueue them in different
+// orders. Unsupported: messages, bitwise reductions, and reductions of 16-bit integers.
 // Thread safety, Blocking: as ProcessGroup's. The _async forms keep their tensors alive.
 // Errors: as ProcessGroup's; misuse for an output made by expand(). Unsupported for tensors that
-// are not dense, are quantised, or are in neither CPU nor CUDA memory.
+// are quantised, not dense, or in neither CPU nor CUDA memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -30,8 +30,8 @@
 
 namespace lockstep {
 
-// This rank's CUDA device: local_rank() modulo the number of devices. NCCL refuses two ranks on one
-// device; since 2.30, NCCL_MULTI_RANK_GPU_ENABLE=1 permits it. Needs no CUDA at compile time.
+// CUDA device local_rank() modulo the number of devices. NCCL rejects two ranks on one device;
+// since 2.30, NCCL_MULTI_RANK_GPU_ENABLE=1 permits it. Needs no CUDA at compile time.
 // Errors: unsupported without CUDA in LibTorch or without a device.
 LOCKSTEP_API c10::Device local_device(const ProcessGroup& group);
 
@@ -57,24 +57,23 @@ LOCKSTEP_API Work reduce_async(const at::Tensor& tensor, const ProcessGroup& gro
 LOCKSTEP_API at::Tensor all_gather(const at::Tensor& tensor, const ProcessGroup& group,
                                    const CallOptions& options = {});
 
-// As all_gather(), into `output`, which is contiguous and has that shape.
+// As all_gather(), into `output` of that shape.
 LOCKSTEP_API Work all_gather_async(const at::Tensor& output, const at::Tensor& tensor,
                                    const ProcessGroup& group, const CallOptions& options = {});
 
-// Returns the tensors of all ranks, whose numbers of rows may differ, as views of one tensor. Costs
-// two collectives; the first exchanges the numbers.
+// Returns all ranks' tensors, whose numbers of rows may differ, as views of one tensor. Costs two
+// collectives; the first exchanges the numbers.
 LOCKSTEP_API std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor,
                                                        const ProcessGroup& group,
                                                        const CallOptions& options = {});
 
-// As all_gather_uneven(), concatenated into `output`. `splits` are the rows of each rank, equal on
-// all ranks.
+// As all_gather_uneven(), concatenated into `output`. `splits`: all ranks' rows.
 LOCKSTEP_API Work all_gather_uneven_async(const at::Tensor& output, const at::Tensor& tensor,
                                           const ProcessGroup& group, at::IntArrayRef splits,
                                           const CallOptions& options = {});
 
-// Returns part rank() of the combination of all ranks' tensors. Part r has splits[r] rows, by
-// default equally many. `splits` are equal on all ranks.
+// Returns this rank's part of the combination. Part r has splits[r] rows, by default equally many.
+// `splits` are equal on all ranks.
 LOCKSTEP_API at::Tensor reduce_scatter(const at::Tensor& tensor, const ProcessGroup& group,
                                        ReduceOp op = ReduceOp::sum, at::IntArrayRef splits = {},
                                        const CallOptions& options = {});
@@ -84,7 +83,7 @@ LOCKSTEP_API Work reduce_scatter_async(const at::Tensor& output, const at::Tenso
                                        const CallOptions& options = {});
 
 // As all_gather() and all_gather_uneven(), on rank `root` only. Others get an undefined tensor or
-// an empty vector, and their `output` is ignored.
+// an empty vector; ignores their `output`.
 LOCKSTEP_API at::Tensor gather(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
                                const CallOptions& options = {});
 LOCKSTEP_API Work gather_async(const at::Tensor& output, const at::Tensor& tensor,
@@ -95,7 +94,7 @@ LOCKSTEP_API std::vector<at::Tensor> gather_uneven(const at::Tensor& tensor,
                                                    const CallOptions& options = {});
 
 // Replaces `output` by input[rank] of rank `root`, whose `input` has shape [group.size(),
-// *output.sizes()]. With `splits`, rank r gets splits[r] rows. The other ranks' input is ignored.
+// *output.sizes()]. With `splits`, rank r gets splits[r] rows. Ignores the other ranks' input.
 LOCKSTEP_API void scatter(const at::Tensor& output, const at::Tensor& input,
                           const ProcessGroup& group, int root = 0, at::IntArrayRef splits = {},
                           const CallOptions& options = {});
@@ -103,9 +102,9 @@ LOCKSTEP_API Work scatter_async(const at::Tensor& output, const at::Tensor& inpu
                                 const ProcessGroup& group, int root = 0,
                                 at::IntArrayRef splits = {}, const CallOptions& options = {});
 
-// Exchanges rows and returns the received ones in rank order: send_splits[r] rows of `tensor` go to
-// rank r, receive_splits[r] rows come from it. By default each rank sends equally many to every
-// rank. If all ranks omit receive_splits only, one more collective exchanges them.
+// Sends send_splits[r] rows of `tensor` to rank r, and returns receive_splits[r] rows of each rank
+// r, in rank order. By default each rank sends equally many to every rank. If all ranks omit
+// receive_splits only, one more collective exchanges them.
 LOCKSTEP_API at::Tensor all_to_all(const at::Tensor& tensor, const ProcessGroup& group,
                                    at::IntArrayRef send_splits = {},
                                    at::IntArrayRef receive_splits = {},
@@ -117,8 +116,8 @@ LOCKSTEP_API Work all_to_all_async(const at::Tensor& output, const at::Tensor& t
                                    at::IntArrayRef receive_splits = {},
                                    const CallOptions& options = {});
 
-// Messages as ProcessGroup's; options.label is ignored. Ranks compare types and numbers of
-// elements, not shapes. recv() writes to `tensor`.
+// Messages as ProcessGroup's; options.label is ignored. Ranks compare types and element counts, not
+// shapes.
 LOCKSTEP_API void send(const at::Tensor& tensor, const ProcessGroup& group, int peer,
                        std::int64_t tag = 0, const CallOptions& options = {});
 LOCKSTEP_API Work send_async(const at::Tensor& tensor, const ProcessGroup& group, int peer,
@@ -129,17 +128,17 @@ LOCKSTEP_API Work recv_async(const at::Tensor& tensor, const ProcessGroup& group
                              int peer = any_source, std::int64_t tag = any_tag,
                              const CallOptions& options = {});
 
-// Zeros in memory that all ranks of the host have mapped. Collective; `sizes` are equal on all
-// ranks. The tensor may outlive the group.
+// Zeros in registered memory. Collective; `sizes` are equal on all ranks. The tensor may outlive
+// the group.
 LOCKSTEP_API at::Tensor registered_zeros(at::IntArrayRef sizes, at::ScalarType dtype,
                                          const ProcessGroup& group);
 
-// A view of `memory` from byte `offset`, which keeps it mapped. Strides count elements.
+// A view from byte `offset`, keeping the memory mapped. Strides count elements.
 LOCKSTEP_API at::Tensor view_of(const RegisteredMemory& memory, std::size_t offset,
                                 at::IntArrayRef sizes, at::IntArrayRef strides,
                                 at::ScalarType dtype);
 
-// The type in which comm reduces `dtype`. Errors: unsupported if there is none.
+// The DType for reductions of `dtype`. Errors: unsupported if there is none.
 LOCKSTEP_API DType reducible_dtype(at::ScalarType dtype);
 
 }  // namespace lockstep

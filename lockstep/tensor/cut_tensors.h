@@ -1,7 +1,7 @@
-// A registry of the parameters that are parts of whole ones, for functions that get tensors without
-// their module (sharded_module.h).
+// A registry of parameters that are parts (sharded_module.h), for functions without access to the
+// module.
 //
-// Thread safety: any thread may call any function.
+// Thread safety: full.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,10 +14,10 @@
 
 namespace lockstep {
 
-// Records, for its lifetime, that `parameter` is the part that `layout` describes.
+// Records `layout` until `parameter` is destroyed.
 void note_part(const at::Tensor& parameter, const ParameterLayout& layout);
 
-// The part's boxes as text, such as " is [0, 8] + [4, 8] of [4, 16]"; empty for a whole parameter.
+// Such as " is [0, 8] + [4, 8] of [4, 16]"; empty for a whole parameter.
 std::string part_text(const at::Tensor& parameter);
 
 }  // namespace lockstep

@@ -47,7 +47,7 @@ struct Region : torch::CustomClassHolder {
   std::int64_t dim = 0;
   Sizes sizes = {};  // The ranks' parts along `dim`; for an exchange, this rank's.
 
-  // For an exchange: the dim and the sizes of the received parts.
+  // For an exchange: the received parts' dim and sizes.
   std::int64_t joined_dim = 0;
   Sizes joined_sizes = {};
 };
@@ -62,12 +62,12 @@ Sizes with_size(at::IntArrayRef shape, std::int64_t dim, std::int64_t size) {
 
 std::size_t own(const ProcessGroup& group) { return static_cast<std::size_t>(group.rank()); }
 
-// Whether parts along `dim` are blocks of memory of a contiguous tensor.
+// Whether parts along `dim` are contiguous blocks.
 bool has_outermost(at::IntArrayRef shape, std::int64_t dim) {
   return c10::multiply_integers(shape.slice(0, static_cast<std::size_t>(dim))) == 1;
 }
 
-// The shape without the size along `dim`, such as " Float 2 * 4": equal on all ranks.
+// Such as " Float 2 * 4": equal on all ranks.
 std::string text_without(const at::Tensor& x, std::int64_t dim, std::int64_t other_dim) {
   std::string text = std::string(" ") + c10::toString(x.scalar_type());
   for (std::int64_t i = 0; i < x.dim(); ++i)
@@ -91,7 +91,7 @@ at::Tensor packed(const at::Tensor& x, std::int64_t dim, const Sizes& sizes) {
   return values_of(at::cat(parts));
 }
 
-// The inverse of packed() for tensors of shape `shape`, joined along `dim`.
+// The inverse of packed().
 at::Tensor joined(const at::Tensor& block, at::IntArrayRef shape, std::int64_t dim,
                   const Sizes& sizes) {
   const Sizes whole = with_size(shape, dim, c10::sum_integers(sizes));

@@ -11,18 +11,18 @@
 //   all_to_all_rows_in_region         all_to_all      its inverse
 //
 // These are Megatron-Core's functions (tensor_parallel/mappings.py) on any dim. Reductions are
-// sums. gather_from_parallel_region() assumes that all ranks compute the same loss from its result.
-// gather_from_sequence_region() assumes that each computes its own part of the loss. Parts are
-// those of chunk_sizes(). Gathers and all_to_all accept any sizes along `dim`, at the cost of a
-// collective. Memory: results are new contiguous tensors, but copy_to_parallel_region() shares the
-// input's memory, and a group of one rank returns the input. Sums lie in registered memory.
+// sums. Ranks must compute the same loss from gather_from_parallel_region(), and each its own part
+// of the loss from gather_from_sequence_region(). Parts are those of chunk_sizes(). Gathers and
+// all_to_all_in_region() first exchange sizes, which may differ along `dim` or `concat_dim`.
+// Memory: results are new contiguous tensors; all_reduce prefers registered memory.
+// copy_to_parallel_region() shares the input's memory. A group of one rank returns the input.
 // Autograd: gradients are differentiable; forward mode is not supported. An input requires a
-// gradient on all ranks or on none; in the latter case, backward() does not communicate. It
-// communicates in autograd's order, which is the same on ranks with equal graphs.
+// gradient on all ranks or on none; without one, backward() does not communicate. Otherwise it
+// communicates in autograd's order, equal for equal graphs.
 // Options: Errors contain the label; the timeout applies to each collective; keep_alive is ignored.
 // Types, Thread safety, Blocking, Errors: as in collectives.h, also in backward(). bfloat16 is
-// summed in float32. Misuse for a dim that does not exist. Mismatch, on all ranks, for different
-// types, or sizes other than along `dim`.
+// summed in float32. Misuse for a nonexistent dim. Mismatch, where ranks communicate, for different
+// types, or sizes except along the dims of gathers and all_to_all.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -36,8 +36,8 @@
 
 namespace lockstep {
 
-// Sizes of `parts` parts as in torch.chunk: ceil(size / parts) elements while elements remain.
-// Zeros stand for the chunks that torch.chunk omits.
+// As torch.chunk: ceil(size / parts) elements while elements remain, then zeros, which torch.chunk
+// omits.
 LOCKSTEP_API std::vector<std::int64_t> chunk_sizes(std::int64_t size, int parts);
 
 // Starts a region whose ranks use equal inputs in different ways.
@@ -69,14 +69,14 @@ LOCKSTEP_API at::Tensor reduce_scatter_to_sequence_region(const at::Tensor& x,
 
 // Cuts `x` along `split_dim`, sends part r to rank r, and joins the received parts along
 // `concat_dim`. Errors: also mismatch, on all ranks, for different sizes along `split_dim`, unless
-// it is `concat_dim`.
+// split_dim == concat_dim.
 LOCKSTEP_API at::Tensor all_to_all_in_region(const at::Tensor& x, const ProcessGroup& group,
                                              std::int64_t split_dim, std::int64_t concat_dim,
                                              const CallOptions& options = {});
 
-// Sends the next send_rows[r] rows of `x` (slices along dim 0) to rank r. Returns the received rows
-// in rank order: receive_rows[r] of rank r. Errors: also misuse if the numbers do not cover all
-// rows and ranks.
+// Sends the next send_rows[r] rows of `x` (dim 0) to rank r. Returns the received rows in rank
+// order: receive_rows[r] of rank r. Errors: also misuse unless the numbers cover all rows and
+// ranks.
 LOCKSTEP_API at::Tensor all_to_all_rows_in_region(const at::Tensor& x, const ProcessGroup& group,
                                                   at::IntArrayRef send_rows,
                                                   at::IntArrayRef receive_rows,

@@ -8,8 +8,8 @@
 #include <algorithm>
 #include <chrono>
 #include <functional>
+#include <future>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -463,13 +463,15 @@ TEST(Differentiable, AllToAllRefusesUnequalSizesOfTheDimThatIsSplitOnAllRanks) {
 }
 
 TEST(Differentiable, ARankThatDoesNotComeToBackwardIsNamedWithTheCall) {
-  const auto body = [](ProcessGroup& group) {
+  std::promise<void> ended;
+  const auto body = [&](ProcessGroup& group) {
     const at::Tensor x = at::ones({2}).set_requires_grad(true);
     const CallOptions options{.timeout = std::chrono::milliseconds(200), .label = "fc"};
     const at::Tensor y = copy_to_parallel_region(x, group, options);
-    if (group.rank() == 1) return std::this_thread::sleep_for(std::chrono::seconds(1));
+    if (group.rank() == 1) return ended.get_future().wait();
     std::string text;
     EXPECT_EQ(fault_of([&] { y.sum().backward(); }, &text), Fault::timeout);
+    ended.set_value();
     EXPECT_NE(text.find("in fc (copy_to_parallel_region) backward"), text.npos) << text;
     EXPECT_NE(text.find("rank 1"), text.npos) << text;
   };

@@ -15,7 +15,7 @@ const at::Tensor& tensor_of(const std::pair<std::string, at::Tensor>& named) {
   return named.second;
 }
 
-// Optimizers call it in each step, so it allocates `seen` once.
+// Optimizers call it in each step: allocates `seen` once.
 template <class Items>
 Items without_repeated(Items items) {
   ska::flat_hash_set<const void*> seen;

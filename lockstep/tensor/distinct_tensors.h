@@ -1,5 +1,4 @@
-// Lists of tensors without duplicates, such as tied weights, which parameters() lists under each
-// name.
+// Removes duplicates from lists of tensors, such as tied weights in parameters().
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,12 +7,13 @@
 
 #include <vector>
 
+#include "lockstep/base/api.h"
 #include "lockstep/tensor/named_tensors.h"
 
 namespace lockstep {
 
-// Keeps the first place and name of each tensor. All undefined tensors count as one.
-std::vector<at::Tensor> distinct(std::vector<at::Tensor> tensors);
-NamedTensors distinct(NamedTensors tensors);
+// Keeps the first entry of each tensor, and one undefined tensor.
+LOCKSTEP_API std::vector<at::Tensor> distinct(std::vector<at::Tensor> tensors);
+LOCKSTEP_API NamedTensors distinct(NamedTensors tensors);
 
 }  // namespace lockstep

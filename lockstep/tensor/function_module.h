@@ -1,16 +1,15 @@
-// A torch::nn::Module made of named tensors and any function that computes with them
-// (docs/guide/torchscript.md).
+// A torch::nn::Module of named tensors and a function (docs/guide/torchscript.md).
 //
 //   const auto model = lockstep::function_module(
 //       {{"layer.w", w}}, {{"mean", mean}},
 //       [=](const torch::Tensor& x) { return (x - mean).matmul(w); });
 //
-// The module shares the tensors. A name with several levels, such as "layer.w", creates a child
-// "layer", whose tensors follow the module's own.
+// The module shares the tensors. "layer.w" creates a child "layer", whose tensors follow the
+// module's own.
 //
 // Thread safety: that of the function.
 // Errors: misuse, naming the tensor, if it is undefined, or its name is empty, has an empty level
-// or occurs twice. Also for a parameter that is the result of an operation on others.
+// or occurs twice. Misuse for a parameter that is no leaf.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,7 +25,7 @@
 
 namespace lockstep {
 
-// Registers the tensors in `root` and its children, which it creates. Errors: as above.
+// Registers the tensors in `root` and in children that it creates. Errors: as above.
 LOCKSTEP_API void register_tensors(torch::nn::Module& root, const NamedTensors& parameters,
                                    const NamedTensors& buffers);
 

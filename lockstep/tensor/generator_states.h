@@ -1,4 +1,4 @@
-// The states of random generators, for drawing the same numbers again.
+// States of random generators, for repeating their numbers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -10,12 +10,14 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep {
 
 using Generators = std::vector<at::Generator>;
 
 // Thread safety: locks each generator.
-class GeneratorStates {
+class LOCKSTEP_API GeneratorStates {
  public:
   explicit GeneratorStates(const Generators& generators);
   void restore() const;
@@ -24,19 +26,19 @@ class GeneratorStates {
   std::vector<std::pair<at::Generator, at::Tensor>> states_;
 };
 
-// Thread safety: any thread may call it.
+// Thread safety: full.
 at::Tensor default_generator_state();
 
-// Errors: c10::Error if `state` does not belong to this LibTorch's generators.
+// Errors: c10::Error for another LibTorch's state.
 void set_default_generator_state(const at::Tensor& state);
 
-// Draws a number from LibTorch's default CPU generator, which so stays in step on all ranks.
-// Derives a seed for `place`, such as a rank. Frozen: it determines the masks of a resumed
-// training. Thread safety: any thread may call it.
+// A seed for `place`, such as a rank, from a number that LibTorch's default CPU generator draws: it
+// stays equal on all ranks. Frozen: resumed trainings draw the same dropout masks. Thread safety:
+// full.
 std::uint64_t drawn_seed(std::uint64_t place);
 
-// Its destructor restores LibTorch's default CPU generator.
-class KeptGenerator {
+// The destructor restores LibTorch's default CPU generator.
+class LOCKSTEP_API KeptGenerator {
  public:
   KeptGenerator();
   ~KeptGenerator() { restore(); }

@@ -59,7 +59,7 @@ class KeptResults::Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Does not intercept operators that kernels call.
+  // Ignores operators that kernels call.
   static void on_operator(const c10::OperatorHandle& op, c10::DispatchKeySet keys, Stack* stack) {
     const c10::impl::ExcludeDispatchKeyGuard kernels(key);
     if (current_ != nullptr)
@@ -104,7 +104,7 @@ class KeptResults::Recording final : public Session {
   Recording(KeptResults& results, Tensors& kept)
       : Session(results), results_(results), kept_(kept) {}
 
-  // Call it before the memory of `tensor`, perhaps that of kept results, is changed.
+  // Call it before changing the memory of `tensor`.
   void copy_kept_memory_of(const at::Tensor& tensor) {
     const auto found = by_storage_.find(storage_of(tensor));
     if (found == by_storage_.end()) return;

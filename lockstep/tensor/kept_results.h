@@ -1,4 +1,5 @@
-// Results of operators that the second run of a block reuses from its first run.
+// Operator results that the second forward of a checkpointed block reuses
+// (activation_checkpoint.h).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,8 +18,8 @@
 
 namespace lockstep::tensor {
 
-// Intercepts every operator below autograd by a fallback for DispatchKey::Fake, which C++ programs
-// do not use. It costs nothing outside record() and replay(). Errors: unsupported if that key has a
+// Intercepts operators below autograd by a fallback for DispatchKey::Fake, which C++ programs do
+// not use. Costs nothing outside record() and replay(). Errors: unsupported if that key has a
 // fallback.
 class KeptResults {
  public:
@@ -28,8 +29,8 @@ class KeptResults {
   // `name` is for messages. `keep` chooses operators; empty: none.
   KeptResults(std::function<bool(std::string_view)> keep, Generators generators, std::string name);
 
-  // Runs `body`, and appends to `kept` the results for replay(). They share memory with those that
-  // `body` got, except results that it changes in place or returns.
+  // Runs `body`, and appends the results for replay() to `kept`. They share memory with those that
+  // `body` received, except results that `body` changes in place or returns.
   Tensors record(const Body& body, Tensors& kept);
 
   // Errors: misuse if `body` calls other operators than in record().

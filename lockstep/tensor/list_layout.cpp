@@ -28,7 +28,7 @@ bool can_travel(std::int64_t type) {
   return known != at::ScalarType::Undefined && !c10::isQIntType(known);
 }
 
-// Returns false if the list would exceed 63 bits.
+// False beyond 63 bits.
 bool append(ListLayout& list, TensorLayout tensor) {
   tensor.begin = list.bytes;
   if (tensor.type) {
@@ -36,7 +36,7 @@ bool append(ListLayout& list, TensorLayout tensor) {
     bool empty = false;
     for (const std::int64_t size : tensor.sizes) {
       empty = empty || size == 0;
-      // A size of 0 must not hide an overflow.
+      // A size of 0 must not hide overflow.
       const std::int64_t factor = std::max<std::int64_t>(size, 1);
       if (__builtin_mul_overflow(tensor.bytes, factor, &tensor.bytes)) return false;
     }
@@ -63,7 +63,7 @@ class Words {
     return word;
   }
 
-  // A number of items, each at least `words` words long.
+  // Each item has at least `words` words.
   std::size_t count(std::size_t words) {
     const std::int64_t number = next();
     if (number < 0 || static_cast<std::uint64_t>(number) > left() / words)

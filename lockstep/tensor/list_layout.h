@@ -1,4 +1,4 @@
-// The wire form of lists of tensors: types and shapes as a description, elements as one block.
+// The wire form of lists of tensors: a description, then the elements as one block.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,12 +28,12 @@ struct ListLayout {
 // Errors: as require_dense().
 ListLayout layout_of(const std::vector<at::Tensor>& tensors);
 
-// Encodes as 64-bit words of this host: magic and number of lists. Per list its bytes and number of
-// tensors; per tensor its type or -1, number of dimensions, and sizes. Never stored, so it may
-// change.
+// 64-bit words of this host: magic, number of lists; per list bytes and number of tensors; per
+// tensor type or -1, number of dimensions, sizes. Never stored, so it may change.
 std::string encode_layouts(const std::vector<ListLayout>& lists);
 
-// Errors: corrupt for text that encode_layouts() cannot produce. Needs a few times its memory.
+// Errors: corrupt for text that encode_layouts() cannot produce. Needs a few times the text's
+// memory.
 std::vector<ListLayout> decode_layouts(std::string_view text);
 
 // Writable views of the list's block of bytes.

@@ -96,8 +96,7 @@ bool makes_empty(const c10::OperatorHandle& op) {
   return name == "aten::empty" || name == "aten::empty_strided";
 }
 
-// For an operator that makes a tensor without values: the constructor may write to it without an
-// operator.
+// Without values: the constructor may write to the tensor without an operator.
 void make_empty(const c10::OperatorHandle& op, Stack& stack, const at::Tensor& place) {
   const auto& arguments = op.schema().arguments();
   for (std::size_t i = 0; i < arguments.size(); ++i)
@@ -115,7 +114,7 @@ void make_empty(const c10::OperatorHandle& op, Stack& stack, const at::Tensor& p
                      .set_(place.storage(), place.storage_offset(), meta.sizes(), meta.strides());
 }
 
-// Unless others share the storage of `tensor`. Returns bytes freed.
+// Unless others share the storage. Returns bytes freed.
 std::size_t move(const at::Tensor& tensor, const at::Tensor& place) {
   at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   const bool can_move = tensor.has_storage() && tensor.is_cpu() && tensor.storage_offset() == 0 &&
@@ -130,8 +129,8 @@ std::size_t move(const at::Tensor& tensor, const at::Tensor& place) {
   return place.nbytes();
 }
 
-// Returns freed memory to the system. Otherwise malloc() keeps fragments between small objects, in
-// the end as much as all tensors.
+// Returns freed memory to the system. Otherwise malloc() keeps fragments between small objects, up
+// to the size of all tensors.
 class Trimming {
  public:
   ~Trimming() { trim(1); }

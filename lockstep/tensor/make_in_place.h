@@ -1,8 +1,8 @@
-// Constructs a module in given memory, without the memory of a second module.
+// Constructs a module in given memory.
 //
-// The module is constructed twice. The first time, on the meta device, records which operator
-// creates each tensor. The second time, with values, these results get the storages of their
-// places. Random numbers and side effects are those of an ordinary construction.
+// The module is constructed twice. The first construction, on the meta device, records which
+// operator creates each tensor. In the second one, these results get the storages of the given
+// tensors. Operators on meta draw no random numbers; the constructor's side effects happen twice.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,12 +20,12 @@ namespace lockstep {
 
 using MakeModule = std::function<std::shared_ptr<torch::nn::Module>()>;
 
-// Gives `places` the values of the tensors of the same names in the module that `make` constructs.
-// A tensor is copied at the end if its construction cannot be followed, or if its place is on a
-// device or has other strides. At most one other tensor at a time is outside its place. Places may
-// be watched tensors (touched_tensors.h): the constructor's operators then notify the watcher.
-// Errors: misuse, naming them, if the module's tensors are not `places`. Also if the second
-// construction differs from the first; some values are then written.
+// Gives `places` the values of the equally named tensors of the module that `make` constructs. Then
+// copies tensors that could not be made there, such as on a device or with other strides. At most
+// one other tensor at a time is outside its place. `places` may be watched (touched_tensors.h): the
+// constructor's operators then notify the watcher. Errors: misuse, naming them, if the module's
+// tensors are not `places`, or the second construction makes one at another's place. Some values
+// may then be written.
 void make_in_place(const MakeModule& make, const NamedTensors& places);
 
 }  // namespace lockstep

@@ -8,11 +8,12 @@
 #include <string>
 #include <utility>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep {
 
-// For "layers.0.weight", returns the submodule "layers.0", and "weight". Registers missing
-// submodules as empty modules.
-std::pair<torch::nn::Module*, std::string> place_of(torch::nn::Module& root,
-                                                    const std::string& path);
+// Returns the submodule "layers.0", and "weight". Registers missing submodules as empty modules.
+LOCKSTEP_API std::pair<torch::nn::Module*, std::string> place_of(torch::nn::Module& root,
+                                                                 const std::string& path);
 
 }  // namespace lockstep

@@ -29,7 +29,7 @@
 namespace lockstep {
 namespace {
 
-// Whether two saved tensors of one type and shape are equal; empty if they must be read first.
+// For one type and shape; empty if they must be read first.
 std::optional<bool> are_equal(const StateTensor& one, const StateTensor& other) {
   if (one.digest && other.digest) return *one.digest == *other.digest;
   if (one.data.is_meta() || other.data.is_meta()) return std::nullopt;
@@ -40,7 +40,6 @@ std::optional<bool> are_equal(const StateTensor& one, const StateTensor& other) 
          std::memcmp(first.const_data_ptr(), second.const_data_ptr(), first.nbytes()) == 0;
 }
 
-// A tensor with two names can load only one of two values.
 void require_equal_where_tied(const torch::nn::Module& module, const StateDict& saved) {
   for (const auto& [name, first] : first_names(named_tensors(module)))
     if (saved.tensors.contains(name) && saved.tensors.contains(first) &&
@@ -110,8 +109,7 @@ void restore(const at::Tensor& state, const std::string& name) {
   }
 }
 
-// Frozen: it determines the numbers of a resumed training. LibTorch's Mersenne twister uses only
-// the low 32 bits.
+// Frozen. LibTorch's Mersenne twister uses only the low 32 bits.
 std::uint64_t seed_of(const at::Tensor& state_of_rank_0, int rank) {
   return XXH3_64bits_withSeed(state_of_rank_0.const_data_ptr(), state_of_rank_0.nbytes(),
                               static_cast<XXH64_hash_t>(rank));

@@ -1,7 +1,7 @@
-// The state of modules, and of LibTorch's random generators, as Stateful.
+// Modules and LibTorch's random generators as Stateful.
 //
-// Errors, for modules: misuse, naming the tensors, if a tensor is missing in the module or the
-// saved state, or differs in type or shape. Mismatch if a tensor with two names was saved with two
+// Errors, for modules: misuse, naming the tensors, if one is missing in the module or the saved
+// state, or differs in type or shape. Mismatch if a tensor with two names was saved with two
 // values.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -26,40 +26,37 @@ namespace lockstep {
 
 class ProcessGroup;
 
-// A module's parameters and buffers under their names. Buffers are saved from rank 0, because a
-// BatchNorm's differ between ranks. A tensor with two names is saved under both, and loaded if one
-// exists. Parameters that are cut over ranks (sharded_module.h) are saved as parts of whole ones,
-// for any other layout.
+// A module's parameters and buffers. Buffers are saved from rank 0, because a BatchNorm's differ
+// between ranks. A tensor with two names is saved under both, and loaded if one exists. Cut
+// parameters (sharded_module.h) are saved as whole ones, for loading with any layout.
 // Lifetime: `module` outlives the result.
-// Errors: also misuse for a module on the meta device. Also, when loading, for parameters that all
-// ranks of a host share, because every rank would write to them.
+// Errors: also misuse for a module on the meta device. Loading: misuse for shared parameters,
+// because every rank would write to them.
 LOCKSTEP_API std::unique_ptr<Stateful> module_state(torch::nn::Module& module);
 
-// As above, for a TorchScript module. The result shares the script's object.
+// The result shares the script's object.
 LOCKSTEP_API std::unique_ptr<Stateful> module_state(const torch::jit::Module& script);
 
-// For classes that hold a module in another way.
+// Parts of module_state(), for other classes that hold a module.
 LOCKSTEP_API StateDict state_of(const torch::nn::Module& module);
 
-// `types` are those of tensors that are saved in another type than the module's.
+// `types`: saved types that differ from the module's.
 LOCKSTEP_API void require_fits(const torch::nn::Module& module, const StateDict& saved,
                                const std::map<std::string, at::ScalarType>& types = {});
 
-// Requests all tensors that the module has in common with `saved`, into new tensors.
+// Requests the tensors of the module that `saved` has, into new tensors.
 LOCKSTEP_API StateRequest wanted_apart(const torch::nn::Module& module, const StateDict& saved);
 
-// As wanted_apart(), but reads directly into the module's tensors where they are contiguous in CPU
-// memory.
+// As wanted_apart(), but into contiguous CPU tensors, unless copy_into() must compare the values.
 LOCKSTEP_API StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved);
 
-// Copies the loaded tensors into the module. For tensors that were read in place it only increases
-// autograd's version counter. Errors: mismatch if two values of one tensor could not be compared
-// before; the module then has the values that were read in place.
+// Copies the loaded tensors into the module. For a tensor read in place, only increases its
+// autograd version counter. Errors: mismatch for unequal values of one tensor that were not
+// compared before; tensors read in place then keep their new values.
 LOCKSTEP_API void copy_into(const torch::nn::Module& module, const StateDict& state);
 
-// Each rank's default LibTorch generator, saved as "rank.0", "rank.1" and so on. A rank without a
-// saved generator is seeded with XXH3_64bits_withSeed(rank 0's state, seed = its rank). This rule
-// is frozen.
+// Each rank's default CPU generator, saved as "rank.0", "rank.1" and so on. Every version seeds a
+// rank without a saved generator with XXH3_64bits_withSeed(rank 0's state, seed = its rank).
 class LOCKSTEP_API RandomGenerators : public Stateful {
  public:
   explicit RandomGenerators(const ProcessGroup& group);
@@ -67,8 +64,8 @@ class LOCKSTEP_API RandomGenerators : public Stateful {
 
   StateDict state_dict() override;
 
-  // Requests this rank's generator, or rank 0's if there is none. Errors: misuse if both are
-  // missing, or the state does not belong to a generator of this LibTorch.
+  // Requests this rank's generator, otherwise rank 0's. Errors: misuse if both are missing, or the
+  // state is another LibTorch's.
   StateRequest wanted(const StateDict& saved) override;
   void load_state_dict(StateDict state) override;
 

@@ -1,4 +1,4 @@
-// Patterns of names of modules and parameters, such as "blocks.*.attention".
+// Patterns of module and parameter names, such as "blocks.*.attention".
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -7,15 +7,17 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep {
 
 std::vector<std::string> levels_of(const std::string& name);
 
-// Whether `name` has as many levels as `pattern`, and fnmatch() accepts each: a star does not match
-// a dot.
-bool matches(const std::string& pattern, const std::string& name);
+// Whether the numbers of levels are equal and fnmatch() accepts each: a star does not match a dot.
+LOCKSTEP_API bool matches(const std::string& pattern, const std::string& name);
 
 // The first levels of `name` that match all of `pattern`, if more levels follow.
-std::optional<std::string> matching_parent(const std::string& pattern, const std::string& name);
+LOCKSTEP_API std::optional<std::string> matching_parent(const std::string& pattern,
+                                                        const std::string& name);
 
 }  // namespace lockstep

@@ -69,8 +69,7 @@ std::string heading(const at::Tensor& tensor) {
   return text + "]\n";
 }
 
-// Equal for tensors that begin at the same address or, while detached, at the same offset in one
-// storage.
+// An address or, without memory, a storage offset.
 std::pair<const void*, std::int64_t> beginning_of(const at::Tensor& tensor) {
   auto* const storage = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
   if (storage->_mutable_data_ptr_no_checks().get() == nullptr)

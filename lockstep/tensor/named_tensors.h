@@ -20,28 +20,27 @@ namespace lockstep {
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-// The module's parameters or buffers, in its own order, sharing its memory. Omits the bias of a
-// layer made without one.
+// The module's parameters or buffers, in its own order, sharing its memory. Omits undefined ones,
+// such as a missing bias.
 LOCKSTEP_API NamedTensors named_parameters(const torch::nn::Module& module);
 LOCKSTEP_API NamedTensors named_buffers(const torch::nn::Module& module);
 
 // The parameters, then the buffers.
 LOCKSTEP_API NamedTensors named_tensors(const torch::nn::Module& module);
 
-// Maps each name to the first name of the same tensor; a tied weight has several. Tensors are the
-// same if all elements have the same addresses or, on meta, the same places in one storage.
+// Maps each name to the first name of the same tensor; a tied weight has several. Non-empty tensors
+// are the same if type, sizes, strides and address (on meta: storage and offset) are equal.
 LOCKSTEP_API std::map<std::string, std::string> first_names(const NamedTensors& tensors);
 
-// The SHA-256 over all tensors in order, as 64 hexadecimal digits, to compare ranks, runs, and C++
-// with Python. Each tensor contributes a line such as "float32 [2, 3]\n", then its elements, row by
-// row. In Python:
+// SHA-256 of the tensors in order, as 64 hexadecimal digits, to compare ranks, runs, and C++ with
+// Python. Each tensor adds a line such as "float32 [2, 3]\n", then its elements, row by row. In
+// Python:
 //   for t in tensors: h.update(f"{str(t.dtype)[6:]} {list(t.shape)}\n".encode() + bytes_of(t))
-// The format is frozen. Errors: misuse for a tensor that is undefined, not dense or on the meta
-// device.
+// The format is frozen. Errors: misuse for a tensor that is undefined, not dense or on meta.
 LOCKSTEP_API std::string sha256(at::TensorList tensors);
 
-// The digest of named_tensors(module), without the names. Parameters that are cut over ranks
-// (sharded_module.h) count as whole ones, collectively over the ranks of each layout.
+// The digest of named_tensors(module), without the names. Sharded parameters (sharded_module.h)
+// count as whole ones: collective over the group of each layout.
 LOCKSTEP_API std::string sha256(const torch::nn::Module& module);
 
 }  // namespace lockstep

@@ -1,23 +1,22 @@
-// Constructs a module without memory for its tensors; it may be larger than the memory.
+// Constructs a module without memory for its tensors.
 //
 //   const auto gpt = lockstep::on_meta(make);  // Names, types and shapes, but no values.
 //   lockstep::FullyShardedDataParallel fsdp(gpt, world, {.units = {"transformer.h.*"}});
 //   fsdp.initialize(make);  // Or lockstep::load_weights(fsdp, path).
 //
-// All tensors that the function `make` creates are on LibTorch's meta device, except those from
-// torch::tensor() or from_blob(), or with a named device. Initializers do nothing there and draw no
-// random numbers.
+// All tensors that `make` creates are on the meta device, except those from torch::tensor() or
+// from_blob(), or with an explicit device. Initializers do nothing on meta and draw no random
+// numbers.
 //
 // FullyShardedDataParallel, and DistributedDataParallel with share_parameters, allocate the memory
-// of such a module. Until initialize(), load_weights() or a checkpoint gives it values, forward()
-// is an Error. Rank 0 draws initialize()'s random numbers, so values have the same bits on any
-// number of ranks. A member tensor that is neither a registered parameter nor a buffer remains on
-// meta.
+// of such a module. forward() is an Error until initialize(), load_weights() or a checkpoint sets
+// the values. Rank 0 draws initialize()'s random numbers, so values have the same bits on any
+// number of ranks. Tensors that are not registered remain on meta.
 //
 // Thread safety: affects tensors that the calling thread creates.
-// Errors: the function's. LibTorch throws for operators that read values (item(), at::tensor(),
-// data_ptr()) or do not exist on meta (randperm()). Unsupported if another library uses the
-// dispatch key DeferredInit.
+// Errors: those of `make`. LibTorch throws for operators that read values (item(), at::tensor(),
+// data_ptr()) or lack a meta kernel (randperm()). Unsupported if another library uses the dispatch
+// key DeferredInit.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -9,7 +9,7 @@ namespace lockstep {
 void on_threads(std::int64_t count, c10::function_ref<void(std::int64_t)> body) {
   if (count == 1) return body(0);
   if (count == 0) return;
-  at::Tensor numbers = at::empty({count}, at::kByte);  // Only their addresses are used.
+  at::Tensor numbers = at::empty({count}, at::kByte);  // Only for their addresses.
   const char* const first = static_cast<const char*>(numbers.data_ptr());
   const auto loop = [&](char** data, const std::int64_t* strides, std::int64_t n, std::int64_t m) {
     for (std::int64_t j = 0; j < m; ++j)

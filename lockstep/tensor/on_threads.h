@@ -1,6 +1,6 @@
-// Loops on ATen's threads; torch::set_num_threads() sets their number.
+// Loops on ATen's threads (torch::set_num_threads()).
 //
-// at::parallel_for() runs serially unless compiled with LibTorch's own OpenMP.
+// at::parallel_for() is serial in code compiled without LibTorch's own OpenMP.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,15 +1,17 @@
-// Marks code that runs on one rank only. The other ranks get its writes to a module's tensors, but
-// no other changes, so classes with more state refuse to run there.
+// Marks code that runs on one rank only. The other ranks get only its writes to a module's tensors.
+// Functions that change other state therefore refuse to run there.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
 #include <utility>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep {
 
-// While it exists, this thread runs such code. Destroy it on the thread that created it.
-class OneRankEdit {
+// Exists while this thread runs such code. Destroy it on the thread that created it.
+class LOCKSTEP_API OneRankEdit {
  public:
   OneRankEdit() = default;
   ~OneRankEdit() { is_running_here = was_running_; }

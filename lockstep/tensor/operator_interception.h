@@ -1,5 +1,5 @@
-// Intercepts the operators that a thread calls, above autograd, by DispatchKey::DeferredInit, which
-// LibTorch defines but does not use. Tensors may have the key too: touched_tensors.h.
+// Intercepts a thread's operators, above autograd, by DispatchKey::DeferredInit, which LibTorch
+// does not use. Tensors may have the key too: touched_tensors.h.
 //
 // Thread safety: an interception applies to its thread only.
 
@@ -17,12 +17,11 @@ class OperatorHandle;
 
 namespace lockstep::tensor {
 
-// While it exists, a function handles each call of an operator on this thread. The innermost
-// interception applies.
+// While it exists, a function handles each operator of this thread. The innermost one applies.
 class OperatorInterception {
  public:
-  // Calls the operator, op.callBoxed(stack), and may change its arguments or read its results.
-  // Operators that it calls are not intercepted.
+  // Calls op.callBoxed(stack), and may change arguments or read results. Operators that it calls
+  // are not intercepted.
   using Call = std::function<void(const c10::OperatorHandle& op, torch::jit::Stack& stack)>;
 
   // Errors: unsupported if another library has taken the key.
@@ -40,12 +39,12 @@ class OperatorInterception {
   const c10::impl::IncludeDispatchKeyGuard included_;
 };
 
-// Registers the key's kernel at first use, so that other libraries can use the key in other
-// processes. Errors: unsupported if another library has registered one.
+// Registers the key's kernel at first use, and leaves the key free in other processes. Errors:
+// unsupported if another library has registered one.
 void take_dispatch_key();
 
-// Calls an operator so that the tensors that it creates are on the meta device, unless it takes
-// tensors, a value or a device.
+// Calls an operator so that it creates tensors on the meta device, unless it takes tensors, a value
+// or a device.
 void call_on_meta(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
 }  // namespace lockstep::tensor

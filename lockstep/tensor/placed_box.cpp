@@ -11,7 +11,7 @@ namespace {
 
 using Numbers = std::vector<std::int64_t>;
 
-// Elements of one step along each dimension, row by row.
+// Strides of a contiguous tensor.
 Numbers steps_in(const Numbers& sizes) {
   Numbers steps(sizes.size(), 1);
   for (std::size_t dim = sizes.size(); dim > 1; --dim)
@@ -25,7 +25,7 @@ std::int64_t elements_in(const Numbers& sizes) {
   return elements;
 }
 
-// The largest box that begins at element `begin` and ends before `end`, counted row by row.
+// The largest box from element `begin` to before `end`, counted row by row.
 Box box_at(const Numbers& sizes, const Numbers& steps, std::int64_t begin, std::int64_t end) {
   Box box{.offsets = Numbers(sizes.size()), .sizes = sizes};
   std::int64_t rest = begin;
@@ -54,8 +54,7 @@ Numbers joined(Numbers a, const Numbers& b) {
   return a;
 }
 
-// The local tensor as rows: indices in the dimensions before cat_dim. Each row has a segment of
-// every box.
+// The local tensor as rows, one per index before cat_dim. Each row has a segment of every box.
 class Rows {
  public:
   Rows(const Boxes& boxes, std::int64_t begin)
@@ -65,7 +64,7 @@ class Rows {
 
   std::int64_t width() const { return width_; }
 
-  // Appends the boxes of elements [from, to) of the rows [first, last).
+  // Appends the boxes of elements [from, to) of rows [first, last).
   void place(std::int64_t first, std::int64_t last, std::int64_t from, std::int64_t to,
              std::vector<PlacedBox>& placed) const {
     for (const Box& rows : boxes_in(outer_, first, last)) {
@@ -104,7 +103,7 @@ class Rows {
 
   const std::vector<Box>& boxes_;
   const std::int64_t cat_dim_;
-  const std::int64_t begin_;  // At which data begins in the local tensor.
+  const std::int64_t begin_;  // Where data begins in the local tensor.
   const Numbers outer_;
   std::int64_t width_ = 0;
 };
@@ -148,7 +147,7 @@ at::Tensor view_in_data(const at::Tensor& data, const PlacedBox& box) {
 
 at::Tensor run_in_whole(const at::Tensor& whole, const std::vector<PlacedBox>& boxes,
                         std::int64_t elements) {
-  std::optional<std::int64_t> begin;  // At which the data begins in `whole`.
+  std::optional<std::int64_t> begin;  // Where the data begins in `whole`.
   std::int64_t held = 0;
   for (const PlacedBox& each : boxes) {
     const at::Tensor box = view_in_whole(whole, each.box);

@@ -1,7 +1,7 @@
-// Tensors in registered memory that a rank allocates and frees independently of other ranks.
+// Allocates tensors in registered memory, without other ranks.
 //
-// Thread safety: any thread may call any function.
-// Lifetime: a tensor keeps its region, whose memory outlives the group.
+// Thread safety: full.
+// Lifetime: a tensor keeps its region; both may outlive the group.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,17 +18,16 @@
 
 namespace lockstep {
 
-// Registered memory whose blocks can be allocated and freed in any order.
 class RegisteredRegion {
  public:
   explicit RegisteredRegion(RegisteredMemory memory);
 
   const RegisteredMemory& memory() const { return memory_; }
 
-  // The size of the block for `bytes`. Empty tensors have a block too.
+  // The block's size for `bytes`, also for 0.
   static std::size_t block_bytes(std::size_t bytes);
 
-  // Null if no free block is large enough. Blocks start at a cache line.
+  // Aligned to cache lines. Null if no free block is large enough.
   void* take(std::size_t bytes);
   void give_back(void* block);
 
@@ -39,8 +38,8 @@ class RegisteredRegion {
   std::map<std::byte*, std::size_t> taken_;
 };
 
-// An uninitialised tensor in a block of `region`, which is freed with its last reference. Undefined
-// if the region is full. A resize_() to more bytes moves the tensor to ordinary memory.
+// An uninitialised tensor in a block of `region`; undefined if the region is full. A resize_() to
+// more bytes moves the tensor to ordinary memory.
 at::Tensor empty_in(const std::shared_ptr<RegisteredRegion>& region, at::IntArrayRef sizes,
                     at::ScalarType type, at::MemoryFormat format = at::MemoryFormat::Contiguous);
 

@@ -16,7 +16,7 @@ torch::jit::Module not_empty(torch::jit::Module script) {
   bool is_empty = false;
   try {
     script.type();
-  } catch (const c10::Error&) {  // The only test for a handle without an object.
+  } catch (const c10::Error&) {  // The only test for a missing object.
     is_empty = true;
   }
   require(!is_empty, "ScriptModule: the torch::jit::Module is empty: load or define it first");

@@ -27,7 +27,7 @@ std::vector<Extent> extents_of_ranks(const at::Tensor& tensor, const ProcessGrou
   return all;
 }
 
-// That of the ranks that have elements; if there are none, `own`.
+// That of ranks with elements; otherwise `own`.
 std::int64_t common_sparse_dim(const std::vector<Extent>& extents, std::int64_t own) {
   const Extent* first = nullptr;
   for (const Extent& extent : extents) {

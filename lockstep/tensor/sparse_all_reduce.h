@@ -1,4 +1,4 @@
-// Sums of sparse tensors, such as the gradients of an Embedding.
+// Sums of sparse tensors, such as an Embedding's gradients.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -11,15 +11,14 @@
 
 namespace lockstep {
 
-// A sparse tensor without elements, with the shape and type of `like`.
+// Without elements, with the shape and type of `like`.
 at::Tensor empty_sparse(const at::Tensor& like, std::int64_t sparse_dim = 1);
 
-// Replaces a sparse tensor by the coalesced sum or mean of all ranks' tensors, in rank order. The
-// ranks may have elements at different indices. Collective: three all_gathers, of numbers of
-// elements, indices and values.
-// Errors: as ProcessGroup::all_gather()'s. Unsupported for other reductions. Mismatch for different
-// shapes or types. Also for different numbers of sparse dimensions, unless one tensor has no
-// elements.
+// Replaces a sparse tensor by the coalesced sum or mean of all ranks' tensors, in rank order.
+// Indices may differ between ranks. Collective: three all_gathers, of element counts, indices and
+// values.
+// Errors: those of ProcessGroup::all_gather(). Unsupported for other reductions. Mismatch for
+// different shapes, types, or numbers of sparse dimensions of tensors with elements.
 void sparse_all_reduce(const at::Tensor& tensor, ReduceOp op, const ProcessGroup& group,
                        const CallOptions& options);
 

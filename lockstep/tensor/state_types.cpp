@@ -26,7 +26,6 @@ bool lies_in(const Box& box, const Numbers& shape) {
   return true;
 }
 
-// Whether, before dimension `last`, sizes differ at most in `free_dim`.
 bool agree_but_in(std::size_t free_dim, std::size_t last, const Box& a, const Box& b) {
   for (std::size_t dim = 0; dim < last; ++dim)
     if (dim != free_dim && a.sizes[dim] != b.sizes[dim]) return false;

@@ -1,8 +1,8 @@
-// The types of training state that need no LibTorch: plain values, and boxes of tensors.
+// Types of training state without LibTorch: plain values, and boxes of tensors.
 //
 // A box is a part of a tensor: a range in each dimension. A rank's boxes form its local tensor.
 //
-// A weight of shape [8, 18] holds q | k | v. Rank 1 of two has half of the columns of each.
+// Rank 1 of two has half of the columns of each of q | k | v, a weight of shape [8, 18].
 //   const lockstep::Boxes qkv{.list = {{{0, 3}, {8, 3}}, {{0, 9}, {8, 3}}, {{0, 15}, {8, 3}}},
 //                             .cat_dim = 1};
 
@@ -19,8 +19,7 @@
 
 namespace lockstep {
 
-// Texts are UTF-8. Doubles keep their bits, including infinities; every NaN becomes the default
-// NaN.
+// Texts are UTF-8. Doubles keep their bits; every NaN becomes the default NaN.
 using StateValue = std::variant<bool, std::int64_t, double, std::string, std::vector<double>>;
 
 using StateValues = std::map<std::string, StateValue>;
@@ -35,13 +34,13 @@ struct Box {
 
 LOCKSTEP_API std::int64_t elements_of(const Box& box);
 
-// Boxes of one tensor, and the order of their elements in the local tensor.
+// The boxes of a local tensor.
 struct Boxes {
   // Empty: the whole tensor. A rank without elements has one box without elements.
   std::vector<Box> list = {};
 
-  // The local tensor is at::cat(boxes, cat_dim): sizes are equal in the dimensions before
-  // `cat_dim`. For 0, the boxes follow each other, each row by row, and may have any sizes.
+  // Boxes are joined as by at::cat(boxes, cat_dim), but only sizes before `cat_dim` must be equal.
+  // For 0, boxes of any sizes follow each other, each row by row.
   std::int64_t cat_dim = 0;
 
   bool empty() const { return list.empty(); }
@@ -50,11 +49,10 @@ struct Boxes {
 
 LOCKSTEP_API std::int64_t elements_of(const Boxes& boxes);
 
-// If sizes differ outside of `cat_dim`, the local tensor has one dimension. Requires: at least one
-// box.
+// One dimension if sizes differ outside of `cat_dim`. Requires: at least one box.
 LOCKSTEP_API std::vector<std::int64_t> local_shape(const Boxes& boxes);
 
-// Why the boxes are not in a tensor of `shape`, or `cat_dim` does not fit them; empty if all fits.
+// Why the boxes or `cat_dim` do not fit `shape`; empty if they fit.
 LOCKSTEP_API std::string mismatch(const Boxes& boxes, const std::vector<std::int64_t>& shape);
 
 }  // namespace lockstep

@@ -10,8 +10,8 @@
 
 namespace lockstep {
 
-// The sum of all ranks' values, which write(tensor) stores in a new contiguous tensor, in the
-// group's RegisteredPool if that has capacity. Collective: sizes and type are equal on all ranks.
+// The sum of the values that write(tensor) stores on each rank, in a new contiguous tensor, in the
+// group's RegisteredPool if it has capacity. Collective: equal sizes and types.
 // Requires: autograd is off. Errors: as ProcessGroup::all_reduce().
 at::Tensor summed(at::IntArrayRef sizes, const at::TensorOptions& type, const ProcessGroup& group,
                   const CallOptions& options, c10::function_ref<void(const at::Tensor&)> write);

@@ -27,8 +27,7 @@ struct Chunk {
   std::int64_t elements = 0;
 };
 
-// Equal on all ranks: only types, shapes and kinds of device matter, and a rank uses one device of
-// a kind.
+// Equal on all ranks: each uses one device of a kind.
 std::vector<Chunk> chunks_of(at::TensorList tensors) {
   std::map<std::tuple<c10::DeviceType, c10::DeviceIndex, at::ScalarType>, std::vector<Chunk>> lists;
   for (const at::Tensor& tensor : tensors) {
@@ -68,8 +67,7 @@ void together(const Chunk& chunk, bool read, bool written, Collective collective
              [](const at::Tensor& tensor, const at::Tensor& place) { tensor.copy_(place); });
 }
 
-// Overlapping elements would be combined twice. Tensors with gaps may interleave and are not
-// checked.
+// Overlapping elements would be combined twice. Tensors with gaps may interleave.
 void require_apart(at::TensorList tensors, const char* what) {
   std::vector<at::Tensor> dense;
   for (const at::Tensor& tensor : tensors)
@@ -125,7 +123,7 @@ Counts counts_of(const std::vector<ListLayout>& lists) {
   return counts;
 }
 
-// At the offsets of `layouts`; the lists' blocks follow each other.
+// The lists' blocks follow each other.
 at::Tensor pack(const std::vector<Tensors>& lists, const std::vector<ListLayout>& layouts) {
   const at::NoGradGuard no_grad;
   const at::Tensor block = block_of(total(layouts));

@@ -3,8 +3,7 @@
 //   all_reduce_coalesced(gradients, world, ReduceOp::average);
 //   auto weights = broadcast_tensors(group.rank() == 0 ? load(path) : Tensors{}, group);
 //
-// Types, Autograd, Blocking, Errors: as in collectives.h. All tensors are checked before any is
-// sent.
+// Types, Autograd, Blocking, Errors: as in collectives.h. All tensors are checked first.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,19 +16,19 @@
 
 namespace lockstep {
 
-// --- Lists whose shapes all ranks know: one call for each element type ---------------------------
+// --- Lists whose shapes all ranks know -----------------------------------------------------------
 
 // Results equal those of one call per tensor, bit for bit. Tensors of one type and device are
-// copied into buffers of at most 32 MiB. A contiguous tensor that fills a buffer alone, or is the
-// only one of its type, is used in place. Empty lists and empty tensors communicate nothing.
-// All ranks pass the same shapes, types and kinds of device, in the same order. Tensors to be
-// reduced may not share memory; this is misuse if neither of the two has gaps.
+// copied into buffers of at most 32 MiB, one call each. A contiguous tensor that is alone in its
+// buffer is used in place. Empty lists and tensors communicate nothing.
+// All ranks pass the same shapes, types and kinds of device, in the same order. Reduced tensors may
+// not overlap in memory: misuse if both are dense, otherwise unchecked.
 
 LOCKSTEP_API void all_reduce_coalesced(at::TensorList tensors, const ProcessGroup& group,
                                        ReduceOp op = ReduceOp::sum,
                                        const CallOptions& options = {});
 
-// As all_reduce_coalesced(), but writes only the tensors of rank `root`.
+// Writes only the tensors of rank `root`.
 LOCKSTEP_API void reduce_coalesced(at::TensorList tensors, const ProcessGroup& group, int root = 0,
                                    ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
 
@@ -39,15 +38,14 @@ LOCKSTEP_API void broadcast_coalesced(at::TensorList tensors, const ProcessGroup
 
 // --- Lists whose number, shapes and types the receivers do not know ------------------------------
 
-// The shapes are sent first, then the elements. Received tensors are contiguous, in CPU memory,
-// require no gradient, and may be views of one block. Undefined tensors stay undefined. CUDA
-// tensors arrive in CPU memory, because the receiver cannot infer a device.
-// Errors: also corrupt for a description that no rank can have sent, before memory is allocated for
-// it.
+// The shapes are sent first, then the elements. Received tensors are contiguous, in CPU memory even
+// if sent from CUDA, require no gradient, and may be views of one block. Undefined tensors stay
+// undefined.
+// Errors: also corrupt, before allocating memory, for a description that no rank can send.
 
 using Tensors = std::vector<at::Tensor>;
 
-// Returns the tensors of rank `root`, which gets its own, detached. The other ranks' are ignored.
+// Returns the tensors of rank `root`, which gets its own, detached. Ignores the other ranks'.
 LOCKSTEP_API Tensors broadcast_tensors(const Tensors& tensors, const ProcessGroup& group,
                                        int root = 0, const CallOptions& options = {});
 
@@ -60,7 +58,7 @@ LOCKSTEP_API std::vector<Tensors> all_gather_tensors(const Tensors& tensors,
 LOCKSTEP_API std::vector<Tensors> gather_tensors(const Tensors& tensors, const ProcessGroup& group,
                                                  int root = 0, const CallOptions& options = {});
 
-// Returns list rank() of rank `root`, which passes one per rank. The others' `lists` are ignored.
+// Returns lists[rank()] of rank `root`, which passes one per rank. Ignores the others' `lists`.
 LOCKSTEP_API Tensors scatter_tensors(const std::vector<Tensors>& lists, const ProcessGroup& group,
                                      int root = 0, const CallOptions& options = {});
 

@@ -18,7 +18,6 @@ namespace {
 
 class Blocks {
  public:
-  // The last copy of the returned handle unregisters the block.
   RegisteredMemory add(RegisteredMemory memory) {
     void* const begin = memory.data();
     const std::size_t bytes = memory.bytes();
@@ -44,7 +43,7 @@ class Blocks {
   }
 
   mutable std::mutex mutex_;
-  // Ranks that are threads may add the same address twice.
+  // Ranks as threads may add an address twice.
   std::multimap<const void*, std::size_t, std::less<>> blocks_;
 };
 

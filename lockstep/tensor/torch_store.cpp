@@ -74,7 +74,7 @@ class TorchStore final : public Store {
 
   std::string wait(std::string_view key, Deadline deadline) override {
     require_limits(key, {});
-    // c10d's own wait would block every other call on this store.
+    // c10d's wait would block every other call.
     for (auto pause = std::chrono::milliseconds(1);; pause = std::min(2 * pause, longest_pause)) {
       if (auto value = find(key)) return *std::move(value);
       const auto now = Clock::now();
@@ -150,7 +150,7 @@ std::shared_ptr<Store> connect_to_torchrun(const ForeignStoreAddress& address, D
   return adapt(c10::make_intrusive<c10d::PrefixStore>(address.prefix, std::move(store)));
 }
 
-// At library load, because init_process_group() does not depend on PyTorch.
+// At library load: init_process_group() does not depend on PyTorch.
 [[maybe_unused]] const bool is_registered = [] {
   register_foreign_store(connect_to_torchrun);
   return true;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ends a program that loads another minor version of LibTorch than Lockstep was built for: classes
-// differ, so it would get SIGSEGV without a message.
+// Ends a program that loads another minor version of LibTorch than Lockstep was built for. Classes
+// differ, and the program would get SIGSEGV without a message.
 #include "lockstep/tensor/torch_version.h"
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
@@ -10,7 +10,8 @@
 #include <cstdlib>
 #include <string>
 
-#include "lockstep/base/log.h"
+#include "lockstep/base/error.h"
+#include "lockstep/job/record.h"
 
 namespace lockstep {
 namespace {
@@ -20,7 +21,6 @@ struct TorchVersion {
   int minor;
 };
 
-// Encoded like TORCH_ABI_VERSION: the major version is the first byte.
 TorchVersion decode(std::uint64_t version) {
   return {static_cast<int>(version >> 56), static_cast<int>(version >> 48 & 0xff)};
 }
@@ -29,17 +29,20 @@ std::string text(TorchVersion version) {
   return std::to_string(version.major) + '.' + std::to_string(version.minor);
 }
 
-// Runs at library load, before its other initialisers, which call LibTorch.
+// Runs before the library's other initialisers, which call LibTorch.
 [[gnu::constructor(101)]] void require_built_version() {
   const TorchVersion built = decode(TORCH_ABI_VERSION);
   const TorchVersion loaded = decode(aoti_torch_abi_version());
   if (built.major == loaded.major && built.minor == loaded.minor) return;
   const std::string right = text(built);
-  log(LogLevel::error, "this program was built for LibTorch " + right + " but loads LibTorch " +
-                           text(loaded) + ": name the folder of LibTorch " + right +
-                           "'s libraries in LD_LIBRARY_PATH, or build the program and Lockstep "
-                           "with the other one");
-  std::_Exit(exit_code_of(Fault::unsupported));
+  const std::string found = text(loaded);
+  const Error error(Fault::unsupported,
+                    "this program was built for LibTorch " + right + " but loads LibTorch " +
+                        found + "; to do: name the folder of LibTorch " + right +
+                        "'s libraries in LD_LIBRARY_PATH, or build the program and Lockstep with "
+                        "LibTorch " +
+                        found);
+  std::_Exit(record_main([&]() -> int { throw error; }));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// Differences between the minor versions of LibTorch, detected by the members that a version has.
+// Differences between minor versions of LibTorch, detected by their members.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,7 +27,7 @@ NodePtr make_node(Args&&... args) {
 }
 
 // Makes every access to the elements throw an exception with `text`. Errors: unsupported before
-// LibTorch 2.12, which cannot undo it.
+// LibTorch 2.12, because older versions cannot undo it.
 template <class Storage>
 void set_access_error(Storage& storage, const std::string& text) {
   if constexpr (requires { storage.clear_data_ptr_access_error_msg_(); })
@@ -42,8 +42,8 @@ void clear_access_error(Storage& storage) {
     storage.clear_data_ptr_access_error_msg_();
 }
 
-// The device's own handle of a stream, such as a cudaStream_t. Errors: before LibTorch 2.12,
-// unsupported for streams other than the default.
+// Such as a cudaStream_t. Errors: before LibTorch 2.12, unsupported for streams other than the
+// default.
 template <class Stream>
 void* native_handle_of(const Stream& stream) {
   if constexpr (requires { stream.native_handle(); })

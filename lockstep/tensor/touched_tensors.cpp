@@ -38,7 +38,7 @@ c10::StorageImpl& storage_of(const at::Tensor& tensor) {
   return *tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
 }
 
-// Null for a storage that is not watched, such as that of a view which was copied with its key.
+// Null for an unwatched storage, as of a view copied with its key.
 const Context* context_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage()) return nullptr;
   return storage_of(tensor)._mutable_data_ptr_no_checks().cast_context<Context>(&free_context);
@@ -60,8 +60,8 @@ void visit_arguments(const c10::OperatorHandle& op, const torch::jit::Stack& sta
   }
 }
 
-// Whether the operator itself uses no element of its arguments: it creates a view, perhaps by
-// other, intercepted operators, or needs only shapes and types.
+// Whether the operator uses no element: it creates a view, perhaps by other, intercepted operators,
+// or needs only shapes and types.
 bool reads_nothing(const c10::OperatorHandle& op) {
   const c10::FunctionSchema& schema = op.schema();
   const std::string_view name = schema.name();
@@ -101,7 +101,7 @@ void run_touching(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const auto after = keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key);
   if (reads_nothing(op)) return op.redispatchBoxed(after, &stack);
   touch_arguments(op, stack);
-  const c10::impl::ExcludeDispatchKeyGuard told(key);  // For the operators that this one calls.
+  const c10::impl::ExcludeDispatchKeyGuard told(key);  // For operators that this one calls.
   op.redispatchBoxed(after, &stack);
 }
 

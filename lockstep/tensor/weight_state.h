@@ -1,5 +1,5 @@
-// The state of a model's weights, with a list of its tensors: load_weights() can convert their
-// types, and load a part of them. Errors: as those of module_state.h.
+// The state of a model's weights. It lists its tensors, so that load_weights() can convert types
+// and load a part of them. Errors: as those of module_state.h.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -33,16 +33,15 @@ class LOCKSTEP_API WeightState : public Stateful {
  public:
   virtual StateTargets targets() = 0;
 
-  // Tensors that are missing in `saved` keep their values.
+  // Tensors missing in `saved` keep their values.
   virtual StateRequest wanted_of_part(const StateDict& saved) = 0;
 };
 
-// For classes that hold a module. `types` are those of tensors that are saved in another type than
-// the module's.
+// For classes that hold a module. `types`: saved types that differ from the module's.
 LOCKSTEP_API StateTargets targets_of(const torch::nn::Module& module, bool has_values,
                                      const std::map<std::string, at::ScalarType>& types = {});
 
-// As require_fits() (module_state.h), but tensors may be missing in `saved`.
+// As require_fits(), but `saved` may lack tensors.
 LOCKSTEP_API void require_part_fits(const torch::nn::Module& module, const StateDict& saved,
                                     const std::map<std::string, at::ScalarType>& types = {});
 

@@ -31,7 +31,7 @@ std::string text_of(const StepTimes& times) {
   return text;
 }
 
-// The width of the launcher's terminal; 0 if it reported none.
+// 0 if the launcher reported none.
 int relayed_columns() {
   const char* text = read_variable("LOCKSTEP_TERMINAL");
   return text == nullptr ? 0 : std::clamp(std::atoi(text), 0, 10'000);
@@ -72,7 +72,7 @@ Progress::~Progress() {
   try {
     if (!ended_) draw(Clock::now(), /*last=*/true);
   } catch (const std::exception&) {
-    // Out of memory, probably during another exception; nothing can be reported.
+    // Out of memory, probably during another exception.
   }
 }
 
@@ -101,7 +101,7 @@ void Progress::draw(Clock::time_point now, bool last) {
   }
   if (last || !on_terminal_) text += '\n';
 
-  // A single write, so that no other output comes between. An error is ignored.
+  // A single write, so that no other output comes between.
   [[maybe_unused]] const auto ignored = ::write(fd_, text.data(), text.size());
   drawn_ = now;
   ended_ = last;
@@ -109,7 +109,7 @@ void Progress::draw(Clock::time_point now, bool last) {
 
 int Progress::columns() const {
   if (const int relayed = relayed_columns()) return relayed;
-  winsize size{};  // Queried each time, because windows are resized.
+  winsize size{};  // Queried each time: windows are resized.
   return ::ioctl(fd_, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : usual_columns;
 }
 

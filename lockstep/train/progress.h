@@ -1,13 +1,13 @@
-// Displays the progress of a training loop on stderr.
+// Displays a training's progress on stderr.
 //
 //   lockstep::Progress progress(steps, {.enabled = world.rank() == 0, .label = "epoch 1/5"});
 //   ...
 //     progress.step(batch.data.size(0) * world.size(), loss.item<double>());
 //
-// On a terminal, it redraws one line at most ten times a second; elsewhere, it writes a line every
-// five seconds. The line ends with this rank's waits for data and other ranks in the last seconds:
-// "data 3 %, wait 5 % for rank 3". The last line covers the whole loop. Under `lockstep run`,
-// LOCKSTEP_TERMINAL=<columns> is set if the launcher writes to a terminal.
+// Redraws one line at most ten times a second on a terminal; writes a line every five seconds
+// elsewhere. The line ends with this rank's recent waits for data and other ranks: "data 3 %, wait
+// 5 % for rank 3". The last line covers the whole loop. `lockstep run` sets
+// LOCKSTEP_TERMINAL=<columns> if it writes to a terminal.
 //
 // Thread safety: none. Errors: misuse. Write errors are ignored.
 
@@ -28,10 +28,10 @@
 namespace lockstep {
 
 struct ProgressOptions {
-  bool enabled = true;     // Enable it on one rank; elsewhere step() costs nothing.
+  bool enabled = true;     // On one rank; elsewhere step() costs nothing.
   std::string label = {};  // Start of each line.
-  int fd = STDERR_FILENO;  // File descriptor to write to.
-  std::int64_t done = 0;   // Steps already done by earlier runs of a resumed training.
+  int fd = STDERR_FILENO;  // Output.
+  std::int64_t done = 0;   // Steps of earlier runs of a resumed training.
 };
 
 class LOCKSTEP_API Progress {
@@ -41,7 +41,7 @@ class LOCKSTEP_API Progress {
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
-  // Counts a step, in which all ranks together processed `samples`.
+  // `samples`: of all ranks together.
   void step(std::int64_t samples, std::optional<double> loss = std::nullopt);
 
  private:
@@ -57,7 +57,7 @@ class LOCKSTEP_API Progress {
   Clock::time_point drawn_;
   const std::unique_ptr<State> state_;
   bool ended_;
-  std::size_t width_ = 0;  // Width of the text on the terminal's line.
+  std::size_t width_ = 0;  // Width of the terminal's text.
 };
 
 }  // namespace lockstep

@@ -36,7 +36,7 @@ std::string amount(double value) {
 
 // Examples: "0:07", "12:07" and "1:12:07".
 std::string clock_time(double seconds) {
-  constexpr double longest = 1e9;  // Some thirty years; longer estimates are meaningless.
+  constexpr double longest = 1e9;  // Some thirty years.
   const auto all = std::llround(std::min(seconds, longest));
   char text[64];
   if (all < 3600)

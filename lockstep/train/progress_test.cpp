@@ -130,7 +130,8 @@ TEST(Progress, IsPlainLinesElsewhere) {
 TEST(Progress, ReportsTheProgressOfALoopThatEndsEarly) {
   EXPECT_EQ(written(7, 0ms).find("train: 7/100 steps (7%), "), 0U);
   const OnTerminal terminal("100");
-  EXPECT_EQ(written(7, 0ms).find("\rtrain   7% ["), 0U);
+  const std::string drawn = written(7, 0ms);  // With earlier draws if a step was delayed.
+  EXPECT_NE(drawn.find("\rtrain   7% ["), drawn.npos) << drawn;
 }
 
 TEST(Progress, WritesNothingWhereItIsNotEnabled) {

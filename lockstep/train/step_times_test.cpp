@@ -8,6 +8,7 @@
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -20,7 +21,7 @@
 
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/data/loader.h"
+#include "lockstep/data/data_loader.h"
 #include "lockstep/job/straggler.h"
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
@@ -79,6 +80,29 @@ class Samples final : public BatchDataset {
   const bool slow_;
 };
 
+// The times of as many steps with the median of each time. A host may stop a rank for longer than
+// all delays take, in one step.
+StepTimes typical_times(const std::vector<StepTimes>& all) {
+  const auto sum_of_medians = [&](const auto& time_of) {
+    std::vector<std::chrono::nanoseconds> times;
+    for (const StepTimes& each : all) times.push_back(time_of(each));
+    std::ranges::sort(times);
+    return times[times.size() / 2] * static_cast<std::int64_t>(times.size());
+  };
+  StepTimes typical;
+  for (const StepTimes& each : all) typical.steps += each.steps;
+  for (std::size_t phase = 0; phase < step_phases; ++phase)
+    typical.spent[phase] = sum_of_medians([&](const StepTimes& each) { return each.spent[phase]; });
+  for (int rank = 0; rank < ranks; ++rank) {
+    const auto waited = sum_of_medians([&](const StepTimes& each) {
+      const auto found = each.waited_for.find(rank);
+      return found == each.waited_for.end() ? 0ns : found->second;
+    });
+    if (waited > 0ns) typical.waited_for[rank] = waited;
+  }
+  return typical;
+}
+
 // Trains `steps` steps, and returns how this rank's time was spent.
 StepTimes times_of_training(const ProcessGroup& world, StepPhase slow_in,
                             const DistributedDataParallelOptions& options) {
@@ -93,9 +117,10 @@ StepTimes times_of_training(const ProcessGroup& world, StepPhase slow_in,
     adam = std::make_unique<Adam>(net->parameters(), torch::optim::AdamOptions(1e-3));
   const Samples samples(world.size() * batch * steps, slow == StepPhase::data);
   DistributedSampler sampler(samples.size(), world);
-  Loader loader(samples, sampler, world, {.batch_size = batch, .threads = 0});
+  DataLoader loader(samples, sampler, world, {.batch_size = batch, .threads = 0});
   world.barrier();
-  const StepTimes before = step_times();
+  std::vector<StepTimes> all;
+  StepTimes before = step_times();
   for (const Batch& each : loader) {
     adam->zero_grad();
     torch::nn::functional::cross_entropy(ddp(each.data), each.target).backward();
@@ -104,8 +129,11 @@ StepTimes times_of_training(const ProcessGroup& world, StepPhase slow_in,
       be_slow();
     }
     adam->step();
+    const StepTimes now = step_times();
+    all.push_back(now - before);
+    before = now;
   }
-  return step_times() - before;
+  return typical_times(all);
 }
 
 // Every rank's times.

@@ -5,7 +5,6 @@
 #include "lockstep/checkpoint/manifest.h"
 #include "lockstep/optim/optimizer_stateful.h"
 #include "lockstep/optim/schedule_state.h"
-#include "lockstep/optim/schedules/lr_scheduler.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/module_state.h"
@@ -77,6 +76,7 @@ void TrainingState::add(const std::string& name, const torch::jit::Module& scrip
 }
 
 void TrainingState::add(const std::string& name, DataParallelBase& ddp) {
+  if (shared_part_.empty() && ddp.shares_parameters()) shared_part_ = name;
   keep(name, data_parallel_state(ddp));
 }
 
@@ -90,11 +90,7 @@ void TrainingState::add(const std::string& name, torch::optim::Optimizer& optimi
   keep(name, pipeline.optimizer_state(optimizer));
 }
 
-void TrainingState::add(const std::string& name, LRScheduler& schedule) {
-  add(name, static_cast<Stateful&>(schedule));
-}
-
-// A schedule with its own state may be passed as a reference to LibTorch's class.
+// A Stateful schedule may be passed as LibTorch's class.
 void TrainingState::add(const std::string& name, torch::optim::LRScheduler& schedule) {
   if (auto* const stateful = dynamic_cast<Stateful*>(&schedule)) return add(name, *stateful);
   keep(name, schedule_state(schedule));

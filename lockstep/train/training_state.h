@@ -1,5 +1,5 @@
-// The complete state of a training, for resuming it as if it had not been interrupted
-// (docs/guide/checkpoints.md). Its entries are the parts of the checkpoints.
+// The complete state of a training: the named parts of a checkpoint
+// (docs/guide/checkpoints.md).
 //
 //   lockstep::TrainingState state;
 //   state.add("model", ddp);               // Or the module.
@@ -8,8 +8,8 @@
 //   state.add("generators", lockstep::RandomGenerators(world));
 //   checkpoints.resume(state);
 //
-// Lifetime: the added objects outlive it; samplers and generators are copied. Thread safety: none.
-// Errors: misuse for a name that is already used or is not valid for a part (tensor/state.h).
+// Lifetime: added objects outlive it; samplers and generators are copied. Thread safety: none.
+// Errors: misuse for a name that is used or invalid (NamedStates, tensor/state.h).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -35,7 +35,6 @@
 
 namespace lockstep {
 
-class LRScheduler;
 class Pipeline;
 
 template <class T>
@@ -52,12 +51,12 @@ class LOCKSTEP_API TrainingState {
   TrainingState(const TrainingState&) = delete;
   TrainingState& operator=(const TrainingState&) = delete;
 
-  // Adds parameters and buffers, under their names in the module. Errors: loading throws misuse for
-  // shared parameters: add the DistributedDataParallel instead.
+  // Adds parameters and buffers. Errors: as module_state(). For shared parameters, add the
+  // DistributedDataParallel instead.
   void add(const std::string& name, torch::nn::Module& module);
   void add(const std::string& name, const torch::jit::Module& script);
 
-  // Adds those of ddp's module. Each rank reads a part of shared parameters.
+  // As ddp's module. Each rank reads a part of shared parameters.
   void add(const std::string& name, DataParallelBase& ddp);
 
   // Adds state and options; parameters have their names in `module`. Errors: misuse for a parameter
@@ -65,34 +64,41 @@ class LOCKSTEP_API TrainingState {
   void add(const std::string& name, torch::optim::Optimizer& optimizer,
            const torch::nn::Module& module);
 
-  // Adds an optimizer of pipeline.parameters(), under the names of the whole model.
+  // For an optimizer of pipeline.parameters(): under the names of the whole model.
   void add(const std::string& name, torch::optim::Optimizer& optimizer, const Pipeline& pipeline);
 
-  // Adds the whole state of a schedule of optim/schedules, or the number of steps of another one.
-  // Learning rates belong to the optimizer.
-  void add(const std::string& name, LRScheduler& schedule);
+  // Adds the whole state of a Stateful schedule, such as toolkit.h's, or of ReduceLROnPlateau; of
+  // others, the number of steps. Learning rates belong to the optimizer.
   void add(const std::string& name, torch::optim::LRScheduler& schedule);
+  template <std::derived_from<torch::optim::LRScheduler> T>
+    requires std::derived_from<T, Stateful>
+  void add(const std::string& name, T& schedule) {
+    add(name, static_cast<Stateful&>(schedule));
+  }
   void add(const std::string& name, torch::optim::ReduceLROnPlateauScheduler& schedule);
 
-  // Adds epoch and offset, which depend on the program's calls of consume().
+  // Adds DistributedSampler::state_dict(); its offset depends on consume().
   void add(const std::string& name, const DistributedSampler& sampler);
 
   void add(const std::string& name, const RandomGenerators& generators);
 
-  // Adds a variable of the program, equal on all ranks: a bool, number, text, or tensor. Loading
-  // copies the value, saved as `value`, into it. Errors: loading throws misuse for another kind of
-  // value, a tensor of another type or shape, and a number that does not fit.
+  // Adds a variable, equal on all ranks: a bool, number, text, or tensor, saved as `value`. Errors:
+  // loading throws misuse for another kind of value, a tensor of another type or shape, and a
+  // number that does not fit. Saving does for a number above int64 and an undefined tensor.
   template <VariableType T>
   void add(const std::string& name, T& value) {
     add_value(name, value);
   }
   void add(const std::string& name, at::Tensor& tensor);
 
-  // Adds a state that the program describes itself, such as a communication hook's.
+  // Adds another state, such as a communication hook's.
   void add(const std::string& name, Stateful& state);
 
   const NamedStates& parts() const { return parts_; }
   operator const NamedStates&() const { return parts_; }  // For Checkpointer.
+
+  // The first part whose tensors several ranks share; empty if there is none.
+  const std::string& shared_part() const { return shared_part_; }
 
  private:
   template <class T>
@@ -101,11 +107,11 @@ class LOCKSTEP_API TrainingState {
 
   std::vector<std::unique_ptr<Stateful>> owned_;
   NamedStates parts_;
+  std::string shared_part_;
 };
 
-// Collective: load_weights() and save_weights() of the state of ddp's module
-// (lockstep/checkpoint/weights.h). A module that was constructed on the meta device
-// (lockstep/tensor/on_meta.h) needs no other values.
+// Collective: load_weights() and save_weights() of ddp's module (lockstep/checkpoint/weights.h).
+// Sets all values of a module constructed on meta (lockstep/tensor/on_meta.h).
 LOCKSTEP_API LoadedWeights load_weights(DataParallelBase& ddp, const std::filesystem::path& path,
                                         const LoadWeightsOptions& options = {});
 LOCKSTEP_API void save_weights(DataParallelBase& ddp, const std::filesystem::path& folder,

@@ -11,8 +11,6 @@
 #include <limits>
 
 #include "lockstep/optim/mixed_precision.h"
-#include "lockstep/optim/schedules/reduce_lr_on_plateau.h"
-#include "lockstep/optim/schedules/schedules.h"
 #include "tests/fault_of.h"
 
 namespace lockstep::train::training_state_test {
@@ -190,24 +188,6 @@ TEST(TrainingState, GoesOnAsIfATrainingHadNeverBeenInterrupted) {
     EXPECT_EQ(resumed.steps, interrupted);
     EXPECT_TRUE(resumed.train(20).equal(expected)) << interrupted;
     EXPECT_EQ(resumed.scaler.get_scale(), 512) << "20 steps double it six times";
-  }
-}
-
-// Saved only by its number of steps, it would continue with the option of the new object.
-TEST(TrainingState, AScheduleHasItsWholeStateThroughAReferenceToLibTorchsClass) {
-  torch::nn::Linear net{4, 2};
-  torch::optim::Adam adam{net->parameters(), 0.01};
-  StepLR schedule(adam, {.step_size = 3});
-  ReduceLROnPlateau plateau(adam);
-  torch::optim::LRScheduler& base = schedule;
-  TrainingState state;
-  state.add("schedule", schedule);
-  state.add("base", base);
-  state.add("plateau", plateau);
-  for (const auto& [name, part] : state.parts()) {
-    const StateValues values = part->state_dict().values;
-    EXPECT_TRUE(values.contains(name == "plateau" ? "patience" : "step_size")) << name;
-    EXPECT_TRUE(values.contains("last_epoch")) << name;
   }
 }
 

@@ -19,7 +19,6 @@
 
 namespace lockstep::train {
 
-// The type in which a value of type T is saved.
 template <class T>
 using SavedAs =
     std::conditional_t<std::same_as<T, bool>, bool,

@@ -1,9 +1,8 @@
-// Finds the tensors in the result of a module's forward(). The result is a tensor, or tuples,
-// pairs, ranges, maps and optionals of such results, nested to any depth. An IValue, the result of
-// a script, may hold all of these.
+// Finds the tensors in the result of a module's forward(): a tensor, or nested tuples, pairs,
+// ranges, maps and optionals. An IValue, a script's result, may hold all of these.
 //
-// Your own type takes part if for_each_tensor(value, visit), found by argument-dependent lookup,
-// calls visit(tensor) for each of its tensors. No tensors are found in values of other types.
+// For your own type, define for_each_tensor(value, visit), found by argument-dependent lookup,
+// which calls visit(tensor) for each tensor. Other types have no tensors.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,6 +1,6 @@
-// Values that layers pass to each other: tensors, and tuples, pairs, vectors, arrays, maps and
-// optionals of tensors, numbers and texts, nested to any depth. They are sent as tensors and a text
-// with their structure. Public only because layers' types are template arguments.
+// Values that layers pass to each other (LayerList::add()), nested to any depth. They are sent as
+// tensors and a text with their structure. Public only because layers' types are template
+// arguments.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -44,7 +44,6 @@ template <class T>
 concept ListValue =
     requires(T& t) { t.begin(); } && !MapValue<T> && !std::is_same_v<T, std::string>;
 
-// Converts values of all these kinds to a PassedValue.
 class LOCKSTEP_API ValueWriter {
  public:
   template <class T>
@@ -59,7 +58,7 @@ class LOCKSTEP_API ValueWriter {
     } else if constexpr (std::is_same_v<T, std::string>) {
       write_text(value);
     } else if constexpr (std::is_arithmetic_v<T>) {
-      // Integers are written as integers: a double cannot represent all of them.
+      // Integers stay integers: a double cannot represent all of them.
       if constexpr (std::is_floating_point_v<T>)
         write_number(static_cast<double>(value));
       else if constexpr (std::is_signed_v<T>)
@@ -104,7 +103,7 @@ class LOCKSTEP_API ValueWriter {
   PassedValue value_;
 };
 
-// Converts a PassedValue back. Errors: misuse, with both structures, if it has another form.
+// Converts a PassedValue back. Errors: misuse, with both structures, for another form.
 class LOCKSTEP_API ValueReader {
  public:
   // `value` outlives this object.
@@ -123,7 +122,6 @@ class LOCKSTEP_API ValueReader {
     } else if constexpr (std::is_same_v<T, std::string>) {
       return read_text();
     } else if constexpr (std::is_arithmetic_v<T>) {
-      // A number of another type is converted as by C++.
       return std::visit([](auto number) { return static_cast<T>(number); }, read_number());
     } else if constexpr (MapValue<T>) {
       T value;
@@ -211,7 +209,7 @@ T unpack(const PassedValue& value) {
   }
 }
 
-// The structure in words for messages, such as "tuple(tensor,tensor)".
+// For messages, such as "tuple(tensor,tensor)".
 LOCKSTEP_API std::string in_words(std::string_view structure);
 
 // For forward_outputs.h.

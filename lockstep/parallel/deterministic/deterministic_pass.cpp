@@ -42,7 +42,6 @@ void require_threads(std::int64_t threads, int rank, int promised) {
   });
 }
 
-// The first difference, or -1.
 std::int64_t first_changed(const std::vector<std::uint64_t>& before,
                            const std::vector<std::uint64_t>& after) {
   const auto [at, ignored] =
@@ -96,8 +95,6 @@ double DeterministicPass::run(std::int64_t step, const MicrobatchLoss& loss_of,
   }
 }
 
-// --- Of one rank --------------------------------------------------------------------------------
-
 std::vector<DeterministicPass::Outcome> DeterministicPass::compute_microbatches(
     std::int64_t step, const MicrobatchLoss& loss_of, const std::string& change) {
   const Clock::time_point begin = Clock::now();
@@ -139,7 +136,7 @@ DeterministicPass::Outcome DeterministicPass::compute_microbatch(const Microbatc
   return {.loss = loss.item<double>(), .samples = samples_};
 }
 
-// Per microbatch: whether left-out gradients are an Error must not depend on the rank's share.
+// Per microbatch: Errors for left-out gradients must not depend on the rank's share.
 void DeterministicPass::take_gradients(const MicrobatchTree::Step& step) {
   const at::NoGradGuard no_grad;
   const NamedTensors& parameters = reducer_.parameters();
@@ -161,8 +158,6 @@ void DeterministicPass::drop_gradients() const {
   for (const auto& [name, parameter] : reducer_.parameters()) parameter.mutable_grad().reset();
 }
 
-// --- Of all ranks -------------------------------------------------------------------------------
-
 double DeterministicPass::compute(std::int64_t step, const MicrobatchLoss& loss_of,
                                   const std::string& change) {
   const NamedTensors watched = named_tensors(module_);
@@ -183,7 +178,7 @@ double DeterministicPass::compute(std::int64_t step, const MicrobatchLoss& loss_
   return sum.loss / count;
 }
 
-// In the order of the microbatches: the same bits on every number of ranks.
+// In microbatch order: equal bits on any number of ranks.
 DeterministicPass::Outcome DeterministicPass::sum_over_microbatches(
     const std::vector<Outcome>& own) const {
   const std::size_t bytes = own.size() * sizeof(Outcome);

@@ -1,5 +1,4 @@
-// Implements DistributedDataParallel::train_microbatches(): a step whose sums do not depend on the
-// number of ranks. Thread safety: none.
+// Implements DistributedDataParallel::train_microbatches(). Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,8 +24,8 @@ namespace lockstep::parallel {
 class MicrobatchRandom;
 class Reducer;
 
-// Collective. Errors: misuse if the number of ranks does not divide that of microbatches. Misuse if
-// a rank has another number of intra-op threads than deterministic_threads.
+// Collective. Errors: misuse if the number of ranks does not divide that of microbatches, or a
+// rank's intra-op threads are not deterministic_threads.
 void require_deterministic(const DistributedDataParallelOptions& options,
                            const ProcessGroup& group);
 
@@ -40,7 +39,6 @@ class DeterministicPass {
 
   int microbatches() const { return options_.deterministic; }
 
-  // Gradient sums.
   std::vector<at::Tensor> memory() const { return sums_.memory(); }
 
   // For the current microbatch.
@@ -52,11 +50,11 @@ class DeterministicPass {
     double samples = 0;
   };
 
-  // Must be the same on all ranks. Sent as its memory image.
+  // Must be equal on all ranks.
   struct State {
     std::int64_t step;
     std::int64_t threads;
-    std::int64_t changed;  // The first parameter or buffer that changed, or -1.
+    std::int64_t changed;  // The first changed tensor, or -1.
   };
 
   double compute(std::int64_t step, const MicrobatchLoss& loss_of, const std::string& change);
@@ -78,10 +76,10 @@ class DeterministicPass {
   const MicrobatchSums sums_;
 
   // For the current step.
-  std::vector<ParameterUse> uses_;  // For each parameter, by any of this rank's microbatches.
+  std::vector<ParameterUse> uses_;  // By parameter, of this rank's microbatches.
   PassReport report_;
-  double samples_ = 0;                  // In the current microbatch.
-  std::chrono::nanoseconds longest_{};  // Time of a pass's microbatches so far.
+  double samples_ = 0;
+  std::chrono::nanoseconds longest_{};  // Time of a pass's microbatches.
 };
 
 }  // namespace lockstep::parallel

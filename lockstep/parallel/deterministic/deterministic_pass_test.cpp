@@ -226,8 +226,8 @@ TEST(DeterministicPass, OtherWaysToSumGradientsAreMisuse) {
   for_ranks(2, [](ProcessGroup& world) {
     auto net = linear();
     DistributedDataParallel ddp(net, world, {.deterministic = 2});
-    EXPECT_GT(ddp.microbatches(), 0);
-    EXPECT_FALSE(ddp.is_overlapped());
+    EXPECT_GT(ddp.stats().microbatches, 0);
+    EXPECT_FALSE(ddp.stats().is_overlapped);
     std::string text;
     EXPECT_EQ(fault_of([&] { ddp(inputs(2)).sum().backward(); }, &text), Fault::misuse);
     EXPECT_NE(text.find("train_microbatches()"), text.npos) << text;

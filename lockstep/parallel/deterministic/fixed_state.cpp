@@ -61,7 +61,7 @@ std::vector<std::uint64_t> fingerprints_of(const torch::nn::Module& module) {
   return fingerprints;
 }
 
-// Hashes the key: neighbours must differ in the 32 bits of the seed that the Mersenne twister uses.
+// Hashed: neighbours must differ in the seed's 32 bits that the Mersenne twister uses.
 void MicrobatchRandom::begin(std::uint64_t seed, std::int64_t step, int microbatch) {
   const std::array<std::uint64_t, 3> key{seed, static_cast<std::uint64_t>(step),
                                          static_cast<std::uint64_t>(microbatch)};

@@ -1,5 +1,4 @@
-// State that must not depend on the rank that computes a microbatch: buffers, which forward() must
-// not change, and random numbers.
+// State that must not depend on the rank that computes a microbatch: buffers and random numbers.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,11 +22,11 @@ void require_fixed_statistics(const torch::nn::Module& module);
 // with max_norm changes in forward(). For a buffer, a hash: BatchNorm changes no counter.
 std::vector<std::uint64_t> fingerprints_of(const torch::nn::Module& module);
 
-// The random numbers of one microbatch. Uses LibTorch's default CPU generator; the destructor
-// restores its state.
+// A microbatch's random numbers, from LibTorch's default CPU generator. The destructor restores its
+// state.
 class MicrobatchRandom {
  public:
-  // The numbers depend only on these three values.
+  // The numbers depend only on these values.
   void begin(std::uint64_t seed, std::int64_t step, int microbatch);
 
  private:

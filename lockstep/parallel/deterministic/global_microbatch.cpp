@@ -27,7 +27,7 @@ at::Tensor GlobalMicrobatch::of(const at::Tensor& rows) const {
   });
   const auto format = rows.suggest_memory_format();
   const at::Tensor part = rows.slice(0, index / ranks, {}, own).contiguous(format);
-  // A single row counts as contiguous with any row stride, so it is copied, too.
+  // A single row counts as contiguous with any row stride: copied, too.
   return is_aligned(part) && part.size(0) > 1 ? part : part.clone(format);
 }
 

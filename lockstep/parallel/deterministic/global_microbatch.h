@@ -1,9 +1,8 @@
-// A fixed microbatch of the global batch, which DistributedDataParallel::train_microbatches()
-// passes to the program.
+// A microbatch of the global batch, from DistributedDataParallel::train_microbatches().
 //
-// Rank p mod R of R ranks computes microbatch p of k. The rank's batch must be its share of the
-// global batch, as DistributedSampler deals it. Rank r has the samples r, r + R, r + 2R and so on.
-// Microbatch p then has the samples p, p + k, p + 2k and so on, on every number of ranks.
+// Rank p mod R of R ranks computes microbatch p of k. Rank r must have the samples r, r + R, r + 2R
+// and so on, as from DistributedSampler. Microbatch p then has the samples p, p + k, p + 2k and so
+// on, on every number of ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,10 +18,10 @@ namespace lockstep {
 struct GlobalMicrobatch {
   int index;  // From 0, over all ranks.
   int count;
-  int ranks;  // Microbatches are dealt to these ranks in order.
+  int ranks;
 
-  // The microbatch's part of `rows`, this rank's samples along dim 0: `rows` itself or a copy. The
-  // layout is equal on every number of ranks, because the bits of kernels may depend on it.
+  // This microbatch's part of `rows`, the rank's samples along dim 0: `rows` itself or a copy. The
+  // layout, on which kernels' bits may depend, is equal on every number of ranks.
   // Errors: misuse if the rank's microbatches would have unequal numbers of rows.
   LOCKSTEP_API at::Tensor of(const at::Tensor& rows) const;
 };

@@ -17,7 +17,6 @@
 namespace lockstep {
 namespace {
 
-// Per rank.
 std::size_t slice_bytes(at::ScalarType dtype, const NamedTensors& parameters, int ranks) {
   std::size_t bytes = 0;
   for (const auto& [name, parameter] : parameters)
@@ -27,9 +26,6 @@ std::size_t slice_bytes(at::ScalarType dtype, const NamedTensors& parameters, in
 }
 
 }  // namespace
-
-// --- MicrobatchTree
-// ----------------------------------------------------------------------------------
 
 MicrobatchTree::MicrobatchTree(int microbatches, int ranks)
     : microbatches_(microbatches), ranks_(ranks) {
@@ -87,9 +83,6 @@ void MicrobatchTree::add_merges(int first, int modulus, std::vector<Merge>& merg
     merges.emplace_back(first, child);
   }
 }
-
-// --- MicrobatchSums
-// ----------------------------------------------------------------------------------
 
 MicrobatchSums::MicrobatchSums(const NamedTensors& parameters, const MicrobatchTree& tree,
                                const ProcessGroup& group)
@@ -191,7 +184,7 @@ void MicrobatchSums::finish(const Region& region, double factor) const {
   group_.all_gather(movable(sum), movable(region.slots[0]), {}, {.label = region.label});
 }
 
-// Node j of rank r is the class of r + j * ranks, so nodes with one j are neighbours.
+// Nodes j of all ranks are neighbours.
 void MicrobatchSums::exchange(const Region& region) const {
   for (std::int64_t j = 0; j < tree_.own(); ++j) {
     const at::Tensor received = region.received.narrow(0, j * group_.size(), group_.size());

@@ -1,4 +1,4 @@
-// Sums over microbatches in a fixed order, so that the bits do not depend on the number of ranks.
+// Sums over microbatches in an order that does not depend on the number of ranks.
 //
 // Thread safety: none. Errors: those of ProcessGroup.
 
@@ -17,37 +17,35 @@
 
 namespace lockstep {
 
-// The binary tree for sums over microbatches, independent of the number of ranks.
-//
-// Its leaves are the microbatches 0 to k - 1. A node consists of all microbatches that are
-// congruent modulo some s. With the smallest prime factor q of k / s, its children are its q
-// classes modulo s q, added from the left. For k = 8: ((0+4)+(2+6))+((1+5)+(3+7)). Rank r of R has
-// the microbatches p with p mod R = r. They form one or a few nodes: the classes modulo
-// `exchanged()`, the first multiple of R among these s.
+// A tree over the microbatches 0 to k - 1. A node is a residue class modulo s: the root for s = 1,
+// a leaf for s = k. Its q children, added from the left, have modulus s * q, where q is the
+// smallest prime factor of k / s. For k = 8: ((0+4)+(2+6))+((1+5)+(3+7)).
+// Rank r of R has the microbatches p with p mod R = r. They are one or a few nodes with modulus
+// exchanged(), the first that R divides.
 class MicrobatchTree {
  public:
-  // Adds slot `second` to slot `first`.
+  // Adds slot `second` to `first`.
   using Merge = std::pair<std::size_t, std::size_t>;
 
   // Puts one microbatch into a slot.
   struct Step {
     int microbatch;
     std::size_t slot;
-    bool adds;                  // Otherwise replaces the slot's sum.
+    bool adds;                  // Otherwise replaces.
     std::vector<Merge> merges;  // Done after the step.
   };
 
-  // `ranks` divides `microbatches`; both are positive.
+  // `ranks` divides `microbatches`.
   MicrobatchTree(int microbatches, int ranks);
 
-  // The microbatches of `rank`, in the order of computation. Afterwards, slots 0 to own() - 1 hold
-  // its nodes: slot j the class of rank + j * ranks.
+  // The microbatches of `rank`, in the order of computation. Afterwards, slot j, below own(), holds
+  // the class of rank + j * ranks.
   std::vector<Step> steps(int rank) const;
 
   int exchanged() const { return exchanged_; }     // Nodes of all ranks.
   int own() const { return exchanged_ / ranks_; }  // Nodes of one rank.
   std::size_t slots() const;                       // Used by steps().
-  std::vector<Merge> merges() const;               // For all nodes, by class; slot 0 has the total.
+  std::vector<Merge> merges() const;               // By class; slot 0 has the total.
 
  private:
   int next(int modulus) const;  // The modulus of a node's children.
@@ -60,34 +58,32 @@ class MicrobatchTree {
   int exchanged_ = 1;
 };
 
-// Sums the gradients of microbatches in the order of a MicrobatchTree, and computes their mean. A
-// slot holds the gradients of all parameters side by side, for each element type. Finally, each
-// rank receives its slice of all ranks' nodes, adds them in the tree's order, multiplies the sum
-// and shares the slice.
+// Sums gradients in the order of a MicrobatchTree. For each element type, a slot holds the
+// gradients of all parameters side by side. In finish(), each rank gets its slice of all nodes,
+// adds them in the tree's order, multiplies the sum and shares it.
 class MicrobatchSums {
  public:
-  // Collective. `parameters` have the same layout on all ranks and types that can be reduced.
+  // Collective. `parameters` have the same layout on all ranks.
   MicrobatchSums(const NamedTensors& parameters, const MicrobatchTree& tree,
                  const ProcessGroup& group);
 
-  // Applies `step` to the gradient of parameter `index`; undefined is zero. Returns whether the
-  // gradient is finite.
+  // Applies `step` to a gradient, or zero if undefined. Returns whether the gradient is finite.
   bool take(const MicrobatchTree::Step& step, std::size_t index, const at::Tensor& gradient) const;
 
-  // Call it once all gradients of the microbatch were taken.
+  // After all gradients of the microbatch.
   void merge(const MicrobatchTree::Step& step) const;
 
-  // Collective, after the last step: the sum over all microbatches, times `factor`.
+  // Collective, after the last step: sums over all ranks, and multiplies by `factor`.
   void finish(double factor) const;
 
   // Slots and receive buffers.
   std::vector<at::Tensor> memory() const;
 
-  // Size of memory(), equal on all ranks.
+  // Size of memory().
   static std::size_t bytes_for(const NamedTensors& parameters, const MicrobatchTree& tree,
                                int ranks);
 
-  // For parameter `index`, valid until the next first step.
+  // Valid until the next first step.
   const at::Tensor& result(std::size_t index) const { return places_[0][index]; }
 
  private:

@@ -37,7 +37,7 @@ DistributedDataParallelOptions data_parallel_options(const FullyShardedOptions& 
           .non_finite = options.non_finite};
 }
 
-// Compares the options that DistributedDataParallel does not have.
+// Options that DistributedDataParallel does not have.
 void require_same_options(const FullyShardedOptions& options, const ProcessGroup& group) {
   std::string text = options.overlap ? (*options.overlap ? "overlap" : "no overlap") : "";
   text += "\nresident_units " + std::to_string(options.resident_units);
@@ -73,7 +73,7 @@ void move_buffers(const torch::nn::Module& module, c10::Device device) {
       buffer.set_data(buffer.detach().to(device));
 }
 
-// backward() has already computed the means.
+// backward() has computed the means.
 class SlicesOfUnits final : public parallel::SteppedSlices {
  public:
   SlicesOfUnits(const std::vector<at::Tensor>& parameters, std::shared_ptr<ShardedUnits> units)
@@ -117,7 +117,7 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
     for (const ShardedUnits::Fragment& fragment : stepped_) fragment.publish();
   }
 
-  // Keeps the other parameters, which other optimizers may step.
+  // Other optimizers may step the other parameters.
   void forget() override {
     for (const at::Tensor& fragment : fragments_) fragment.mutable_grad().reset();
     for (const auto& i : indices_)
@@ -138,9 +138,6 @@ class SlicesOfUnits final : public parallel::SteppedSlices {
 
 }  // namespace
 
-// --- Construction --------------------------------------------------------------------------------
-
-// The ranks that hold the parameters together, and the masters of converted parameters.
 struct FullyShardedBase::Setup {
   Setup(const torch::nn::Module* module, const ProcessGroup& all,
         const FullyShardedOptions& options)
@@ -246,8 +243,6 @@ FullyShardedBase::FullyShardedBase(std::shared_ptr<torch::nn::Module> module,
 
 FullyShardedBase::~FullyShardedBase() = default;
 
-// --- Use -----------------------------------------------------------------------------------------
-
 std::vector<std::vector<std::string>> FullyShardedBase::units() const {
   return units_->parameter_names();
 }
@@ -284,8 +279,8 @@ void FullyShardedBase::initialize_by(const std::function<void()>& change) {
   follow([this](const auto& first) { DataParallelBase::initialize_by(first); }, change);
 }
 
-// With several copies, `change` runs in the first one, and others follow. After its exception, this
-// rank still takes part in the calls for which others wait.
+// With several copies, `change` runs in the first; others follow. After an exception, this rank
+// still makes the calls for which others wait.
 void FullyShardedBase::follow(const std::function<void(const std::function<void()>& change)>& act,
                               const std::function<void()>& change) {
   if (!replicas_ && !has_masters_) return act(change);
@@ -319,7 +314,7 @@ std::unique_ptr<Stateful> FullyShardedBase::state_of_parts(const std::function<v
   return parallel::fully_sharded_state(sharded_module(loaded));
 }
 
-std::unique_ptr<parallel::HeldTensors> FullyShardedBase::held_tensors() {
+std::unique_ptr<HeldTensors> FullyShardedBase::held_tensors() {
   return parallel::held_fragments(sharded_module([] {}));
 }
 

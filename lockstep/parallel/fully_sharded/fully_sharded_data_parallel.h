@@ -1,5 +1,5 @@
-// Fully sharded training, like ZeRO stage 3 and PyTorch's FSDP. The ranks of a host together hold
-// one set of weights, gradients and optimizer state (docs/guide/fully-sharded.md).
+// Fully sharded training, like ZeRO stage 3 and PyTorch's FSDP: ranks together hold one set of
+// weights, gradients and optimizer state (docs/guide/fully-sharded.md).
 //
 //   lockstep::FullyShardedDataParallel fsdp(gpt, world, {.units = {"transformer.h.*"}});
 //   lockstep::FullyShardedOptimizer<lockstep::AdamW> adamw(fsdp, gpt->parameters(),
@@ -10,9 +10,9 @@
 //
 // Thread safety: none.
 // Errors: as DistributedDataParallel with share_parameters, but across hosts, an exception in
-// backward() ends the group. In addition, mismatch if ranks have other options or use other units;
-// unsupported if hosts have different numbers of ranks. Misuse for a unit's pattern that matches no
-// module, and for a parameter that is used while it is not gathered. From the second backward() on,
+// backward() aborts the group. Also mismatch if options or, across hosts, orders of units differ;
+// unsupported if hosts have different numbers of ranks. Misuse for a pattern without a trained
+// parameter, and for use of a parameter that is not gathered. From the second averaged pass on,
 // misuse for a parameter with a gradient but without a FullyShardedOptimizer.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -47,36 +47,36 @@ namespace lockstep {
 
 struct FullyShardedOptions {
   // Patterns of module names; a star matches one level. Each matching module is a unit; all other
-  // parameters are one more. Default: the outermost elements of Sequentials and ModuleLists.
+  // parameters are one more. Default: outermost numbered modules, as in a ModuleList.
   std::vector<std::string> units = {};
 
-  // Across hosts: units that a host holds at a time, at least as many as one operator uses.
+  // Across hosts, or with offload: units in memory at a time, at least those of one operator.
   std::size_t resident_units = 2;
-  // Across hosts: whether gathered units may be freed after forward(). If false, all stay in memory
-  // until the step.
+  // Across hosts, or with offload: whether units may be freed before the step. If false, all stay
+  // in memory.
   bool reshard_after_forward = true;
 
   // The type of float32 parameters in forward() and backward(). The optimizer then steps float32
-  // masters, of which each rank has its fragments; checkpoints have the masters. Passes under
-  // no_sync() add gradients in this type. The constructor temporarily makes a float32 copy on each
-  // rank, unless parameters are on the meta device. Then load_weights() and checkpoints set the
-  // masters, and initialize() gives values of `param_type`.
+  // masters, divided among the ranks; checkpoints have the masters. Passes under no_sync() add
+  // gradients in this type. The constructor temporarily makes a float32 copy on each rank, unless
+  // parameters are on meta. On meta, load_weights() and checkpoints set the masters; initialize()
+  // gives values of `param_type`.
   std::optional<at::ScalarType> param_type = {};
-  // The type in which these parameters' gradients are averaged.
+  // The type in which gradients of `param_type` are averaged.
   at::ScalarType reduce_type = at::kFloat;
 
-  // The device on which this rank computes, such as local_device(), which holds resident_units
-  // units. Weights and optimizer state stay in the hosts' memory, where the optimizer steps. The
-  // module is in CPU memory; its buffers are moved. Tested on one GPU (docs/status.md).
+  // The device on which this rank computes, such as local_device(). It holds resident_units units.
+  // The optimizer steps in the hosts' memory, which keeps weights and state. The module is in CPU
+  // memory or on meta; its buffers are moved.
   std::optional<c10::Device> offload = {};
 
-  // Ranks of `group` that hold the parameters together, equally many in each copy; default: all.
-  // Gradients are averaged over all copies (PyTorch's HSDP). For a copy on each host:
+  // Ranks that hold the parameters together, equally many in each copy; default: all. Gradients are
+  // averaged over copies (PyTorch's HSDP). For a copy on each host:
   //   lockstep::DeviceMesh mesh(world, {{"replicas", 2}, {"shard", -1}});
   //   FullyShardedDataParallel fsdp(gpt, world, {.shard = mesh["shard"]});
   std::optional<ProcessGroup> shard = {};
 
-  // As DistributedDataParallelOptions'. With overlap, a separate thread averages units.
+  // As DistributedDataParallelOptions'. With overlap, a thread averages units.
   std::optional<bool> overlap = {};
   bool broadcast_buffers = true;
   bool find_unused_parameters = false;
@@ -85,10 +85,9 @@ struct FullyShardedOptions {
   NonFinite non_finite = NonFinite::fail;
 };
 
-// The part that does not depend on the type of the module.
 class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
  public:
-  // Names of each unit's parameters, in the order of averaging in backward().
+  // Names of each unit's trained parameters; units in reverse order of registration.
   std::vector<std::vector<std::string>> units() const;
   const std::vector<std::string>& unit_patterns() const { return unit_patterns_; }
 
@@ -96,7 +95,7 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
   // Errors: misuse for a name without a parameter, and if `use` has written to a parameter.
   void with_gathered(const std::vector<std::string>& names, const std::function<void()>& use);
 
-  // The same for all parameters: each host temporarily holds the whole model.
+  // For all parameters: each host temporarily holds the whole model.
   void with_gathered(const std::function<void()>& use);
 
   void edit_parameters(const std::function<void()>& change) override;
@@ -117,7 +116,7 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
       const std::vector<at::Tensor>& parameters) const override;
   const ProcessGroup& stepping_group() const override { return shard_; }
   parallel::FullyShardedModule sharded_module(const std::function<void()>& loaded);
-  std::unique_ptr<parallel::HeldTensors> held_tensors() override;
+  std::unique_ptr<HeldTensors> held_tensors() override;
   std::unique_ptr<Stateful> state_of_parts(const std::function<void()>& loaded) override;
   void initialize_by(const std::function<void()>& change) override;
   void follow(const std::function<void(const std::function<void()>& change)>& act,
@@ -127,22 +126,20 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
   const ProcessGroup shard_;
   const std::optional<ProcessGroup> replicas_;
   const bool has_masters_;
-  const bool is_there_;  // Whether the host's memory holds whole weights.
+  const bool is_there_;  // The host's memory holds whole weights.
   const std::shared_ptr<parallel::ShardedUnits> units_;
 };
 
-// Calls forward() of a module whose parameters the ranks hold together.
-//
 // `.grad` is undefined after backward(): the optimizer holds the means, and adds those of several
-// passes. Its step() and zero_grad() drop them; the module's zero_grad() does not. Passes under
-// no_sync() leave `.grad` on this rank, and the next averaged pass includes it.
+// passes. The optimizer's step() and zero_grad() drop means; the module's zero_grad() does not.
+// Passes under no_sync() leave `.grad` on this rank, for the next averaged pass.
 //
-// Only the optimizer, edit_parameters() and initialize() may write to parameters, by operators on
-// one thread. Across hosts, an operator uses at most resident_units units. Memory from data_ptr()
-// is valid from an operator on that parameter until one on another unit. initialize(make) copies a
-// tensor that is a part of a larger one when the whole module is made.
+// Only the optimizer, load_weights(), checkpoints, edit_parameters() and initialize() may write to
+// parameters; across hosts, the last two by operators on one thread. Memory from data_ptr() is then
+// valid from an operator on that parameter until one on another unit. initialize(make) copies views
+// of larger tensors at its end.
 //
-// register_comm_hook(), shard_gradients(), join() and train_microbatches() are unsupported.
+// register_comm_hook(), shard_gradients() and join(): unsupported. train_microbatches(): misuse.
 template <class Module>
 class FullyShardedDataParallel : public FullyShardedBase {
  public:
@@ -166,9 +163,8 @@ class FullyShardedDataParallel : public FullyShardedBase {
   const std::shared_ptr<Module> module_;
 };
 
-// Each rank steps its fragments with an elementwise optimizer, such as lockstep::AdamW. Constructed
-// with a FullyShardedDataParallel as SharedOptimizer is with a DistributedDataParallel. Several
-// optimizers may divide the parameters, or leave some out.
+// Each rank steps its part of each parameter. `Inner` is elementwise, such as lockstep::AdamW, or a
+// LayerwiseOptimizer. Several optimizers may divide the parameters.
 template <class Inner>
 using FullyShardedOptimizer = SharedOptimizer<Inner>;
 

@@ -102,7 +102,7 @@ template <class Optimizer, class Options>
 void expect_the_same(const ProcessGroup& world, const Options& options) {
   for (const bool overlap : {false, true}) {
     Pair pair(world, overlapped(overlap));
-    EXPECT_EQ(pair.sharded.is_overlapped(), overlap);
+    EXPECT_EQ(pair.sharded.stats().is_overlapped, overlap);
     train_both<Optimizer>(pair, world, options, 12);
     // Norms are sums of doubles in another order, which is visible in a parameter of that type.
     pair.compare([](const auto& a, const auto& b) {
@@ -226,7 +226,7 @@ const Ranks accumulated("fully sharded: accumulated", [](const Rank&) {
   const auto half = [&](auto& model) { (loss_of(model(tokens(world.rank()))) * 0.5).backward(); };
   loss_of(pair.plain(tokens(world.rank()))).backward();
   half(pair.sharded);
-  sharded.zero_grad();  // Drops the gradients of that pass.
+  sharded.zero_grad();
   half(pair.sharded);
   pair.sharded_net->zero_grad();  // Drops nothing.
   half(pair.sharded);
@@ -234,7 +234,7 @@ const Ranks accumulated("fully sharded: accumulated", [](const Rank&) {
   sharded.step();
   pair.expect_equal();
   const torch::Tensor before = pair.sharded_net->scale.clone();
-  sharded.step();  // The gradients no longer exist.
+  sharded.step();
   EXPECT_TRUE(torch::equal(pair.sharded_net->scale, before));
   destroy_process_group(world);
 });

@@ -92,7 +92,7 @@ class FullyShardedState final : public WeightState {
     return request;
   }
 
-  // Saved types: the masters'.
+  // The masters', which are saved.
   std::map<std::string, at::ScalarType> types() const {
     std::map<std::string, at::ScalarType> types;
     for (const auto& [name, parameter] : named_parameters(sharded_.module))
@@ -108,7 +108,7 @@ class FullyShardedState final : public WeightState {
     return own == all.end() ? nullptr : &*own;
   }
 
-  // Each parameter under its first name in the state. Values saved under several names were equal.
+  // Each parameter once: values saved under several names were equal.
   NamedTensors loaded_of(const StateDict& state) const {
     NamedTensors loaded = named_parameters(sharded_.module);
     std::erase_if(loaded, [&](const auto& named) { return !state.tensors.contains(named.first); });

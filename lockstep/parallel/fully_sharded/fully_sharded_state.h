@@ -1,5 +1,5 @@
-// The state of a fully sharded module whose ranks have no whole parameters. Each rank saves and
-// loads its fragments as parts of whole tensors. Checkpoints are those of module_state().
+// The state of a fully sharded module: each rank saves and loads its fragments as parts of whole
+// tensors. Checkpoints are those of module_state().
 //
 // Thread safety: none.
 
@@ -22,14 +22,14 @@ namespace lockstep::parallel {
 struct FullyShardedModule {
   torch::nn::Module& module;
   std::shared_ptr<ShardedUnits> units;
-  std::function<bool()> has_values;  // False before a module on meta is initialized.
+  std::function<bool()> has_values;  // False until a module on meta has values.
   std::function<void()> loaded;      // Called once it has values.
 };
 
 // Lifetime: the module outlives the result.
 std::unique_ptr<Stateful> fully_sharded_state(FullyShardedModule sharded);
 
-// The fragments that this rank steps. Lifetime: as above.
+// This rank's fragments. Lifetime: as above.
 std::unique_ptr<HeldTensors> held_fragments(FullyShardedModule sharded);
 
 }  // namespace lockstep::parallel

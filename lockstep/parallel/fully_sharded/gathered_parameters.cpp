@@ -36,8 +36,6 @@ std::size_t sum_of(const Counts& counts) {
 
 }  // namespace
 
-// --- Construction --------------------------------------------------------------------------------
-
 GatheredParameters::GatheredParameters(const NamedTensors& parameters,
                                        const std::vector<Unit>& units, std::size_t resident_units,
                                        HostGroups groups)
@@ -154,8 +152,6 @@ std::size_t GatheredParameters::slice_bytes() const {
   return bytes;
 }
 
-// --- Passes --------------------------------------------------------------------------------------
-
 void GatheredParameters::require_intact() const {
   touched_->require_intact();
   if (is_partially_updated_)
@@ -171,14 +167,14 @@ UnitSource::Memory GatheredParameters::slot(std::size_t number) const {
 
 std::function<void()> GatheredParameters::filling(std::size_t unit, const Memory& to) {
   std::string what = "unit " + touched_->units()[unit].name;
-  // Ranks that evict different units must not continue: their labels differ.
+  // Different labels stop ranks that evict different units.
   if (to.slot) what += " into slot " + std::to_string(*to.slot);
   return [this, unit, to, what = std::move(what)] {
     move(Way::to_all_hosts, "gather of " + what, cuts_[unit], to.data);
   };
 }
 
-// Waits until no rank of the host uses the old contents of its memory.
+// Waits until no rank of the host uses its memory's old contents.
 void GatheredParameters::move(Way way, const std::string& label, const std::vector<Cut>& cuts,
                               std::byte* memory) const {
   naming_errors(label, [&] {
@@ -217,8 +213,6 @@ void GatheredParameters::with_gathered(const std::vector<at::Tensor>& parameters
   touched_->lend(parameters, make, use);
 }
 
-// --- Steps ---------------------------------------------------------------------------------------
-
 void GatheredParameters::begin_step() {
   touched_->forget();
   is_partially_updated_ = true;
@@ -230,9 +224,7 @@ void GatheredParameters::settle_step(const std::vector<at::Tensor>&) {
   is_partially_updated_ = false;
 }
 
-// --- Changes of rank 0 ---------------------------------------------------------------------------
-
-// Moves rank 0's tensors, if they have values, into all slices.
+// Moves rank 0's values, if any, into all slices.
 void GatheredParameters::scatter_values(const TouchedUnits::Unit& unit,
                                         const std::vector<Cut>& cuts) const {
   const auto has_values = [](const TouchedUnits::Member& member) {
@@ -291,9 +283,8 @@ void GatheredParameters::take_back(std::size_t unit, const Memory& from) {
   obey({Order::Verb::take_back, unit, *from.slot});
 }
 
-// Collective: all ranks execute rank 0's order `given`. Returns its verb. After an Error there is
-// no further order. The groups are aborted, because ranks may wait in each of them, unless a rank
-// was lost, which all detect.
+// Collective: all ranks execute rank 0's order. An Error ends the edit, and aborts the groups, in
+// which ranks may wait, unless a rank was lost, which all detect.
 GatheredParameters::Order::Verb GatheredParameters::obey(const Order& given) {
   if (edit_error_) std::rethrow_exception(edit_error_);
   try {

@@ -1,8 +1,5 @@
-// The parameters of a module that is fully sharded across hosts. docs/internals/fully-sharded.md
-// describes storage, gathers, edits and why they cannot deadlock.
-//
-// Ranks must use units in the same order. Otherwise the gathers, which carry names of unit and
-// slot, throw mismatch on all ranks.
+// The parameters of a module that is fully sharded across hosts (docs/internals/fully-sharded.md).
+// If ranks use units in different orders, gathers throw mismatch on all ranks.
 //
 // Thread safety: none, but operators may run on autograd's threads.
 
@@ -34,8 +31,8 @@ namespace lockstep::parallel {
 
 class GatheredParameters final : public ParameterStore, private UnitSource {
  public:
-  // Collective: moves rank 0's values of `parameters`, each listed once, into the slices of
-  // `units`. Means of gradients are in the same slices (GradientSlices).
+  // Collective: cuts rank 0's values of distinct `parameters` into the ranks' slices of `units`.
+  // Means of gradients have the same slices (GradientSlices).
   // Errors: unsupported for parameters outside CPU memory; system if a host has too little memory.
   GatheredParameters(const NamedTensors& parameters, const std::vector<Unit>& units,
                      std::size_t resident_units, HostGroups groups);
@@ -58,12 +55,12 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   void settle_step(const std::vector<at::Tensor>& written) override;
   bool abandon(std::string_view reason) noexcept override;
 
-  // Size of this rank's slices, and of the host's slots.
+  // Bytes of this rank's slices, and of the host's slots. A slot holds one gathered unit.
   std::size_t slice_bytes() const;
   std::size_t slot_bytes() const { return slots_->bytes(); }
 
  private:
-  // From rank 0 to the others, in an edit.
+  // From rank 0 to the others, in edit().
   struct Order {
     enum class Verb : std::int64_t { bring, take_back, end };
     Verb verb;
@@ -71,10 +68,10 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
     std::uint64_t slot = 0;
   };
 
-  // Parameters of a unit that are sliced together: the trained or the frozen ones.
+  // A unit's trained or frozen parameters, sliced together.
   struct Cut {
     SliceLayout layout;
-    std::vector<std::size_t> offsets = {};  // By region, in bytes from the unit's start.
+    std::vector<std::size_t> offsets = {};  // By region of `layout`: bytes from the unit's start.
     std::vector<at::Tensor> slices = {};    // This rank's, by region.
   };
 
@@ -104,7 +101,7 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   void carry_out(const Order& order) const;
   void scatter_values(const TouchedUnits::Unit& unit, const std::vector<Cut>& cuts) const;
 
-  // Between the slices of all ranks and the memory of every host, or of rank 0's host.
+  // Copies between all ranks' slices and memory of every host, or of rank 0's host only.
   enum class Way { to_all_hosts, to_rank_0, from_rank_0 };
   void move(Way way, const std::string& label, const std::vector<Cut>& cuts,
             std::byte* memory) const;
@@ -116,7 +113,7 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   std::size_t bytes_of_slot_ = 0;
   std::shared_ptr<const RegisteredMemory> slots_;
   bool is_partially_updated_ = false;
-  std::exception_ptr edit_error_;        // From an order; the groups were aborted.
+  std::exception_ptr edit_error_;        // Groups were aborted.
   std::optional<TouchedUnits> touched_;  // Last: its thread uses the other members.
 };
 

@@ -56,7 +56,7 @@ OffloadedParameters::OffloadedParameters(const NamedTensors& parameters,
   touched_.emplace(std::move(touched), slots, device, static_cast<UnitSource&>(*this));
 }
 
-// The thread may wait in the host's store for ranks that wait for this one.
+// The thread may wait in the store for ranks that wait for this one.
 OffloadedParameters::~OffloadedParameters() {
   if (touched_ && touched_->busy()) store_->abandon(destroyed_in_a_pass);
 }
@@ -78,8 +78,6 @@ at::Tensor OffloadedParameters::fragment(const at::Tensor& parameter, std::int64
                                          std::int64_t end) const {
   return store_->fragment(host_of(parameter), begin, end);
 }
-
-// --- Passes --------------------------------------------------------------------------------------
 
 // Units first: their thread may use the host's store.
 
@@ -156,8 +154,6 @@ void OffloadedParameters::take_back(std::size_t unit, const Memory& from) {
   for (const TouchedUnits::Member& member : touched_->units()[unit].members)
     host_of(member.parameter).copy_(tensor_at(from, member));
 }
-
-// --- Steps ---------------------------------------------------------------------------------------
 
 void OffloadedParameters::begin_step() {
   touched_->forget();

@@ -1,6 +1,6 @@
-// The parameters of a fully sharded module that computes on a device, whose memory holds a few
-// units at a time. Another store keeps weights and optimizer state in the hosts' memory. When an
-// operator uses a parameter, a separate stream copies its unit into a slot on the device.
+// The parameters of a fully sharded module that computes on a device, which has slots for a few
+// units. Another store keeps weights and optimizer state in the hosts' memory. When an operator
+// uses a parameter, a separate stream copies its unit into a slot.
 //
 // Thread safety: as GatheredParameters.
 
@@ -32,7 +32,7 @@ class OffloadedParameters final : public ParameterStore, private UnitSource {
  public:
   using MakeStore = std::function<std::shared_ptr<ParameterStore>(const NamedTensors& on_host)>;
 
-  // Collective if `make_store` is. Moves `parameters`, each listed once, to `device`.
+  // Collective if `make_store` is. Moves distinct `parameters` to `device`.
   OffloadedParameters(const NamedTensors& parameters, const std::vector<Unit>& units,
                       std::size_t resident_units, c10::Device device, const MakeStore& make_store);
 
@@ -46,7 +46,6 @@ class OffloadedParameters final : public ParameterStore, private UnitSource {
   void with_gathered(const std::vector<at::Tensor>& parameters,
                      const std::function<void()>& use) override;
 
-  // Rank 0's device has a few units at a time.
   std::exception_ptr edit(std::string_view call, const std::function<void()>& change) override;
   void require_shared(const at::Tensor& tensor) const override;
   std::vector<Shard> frozen_shards(const at::Tensor& parameter) const override;

@@ -44,7 +44,7 @@ void ResidentUnits::note(std::size_t unit) {
   this_pass_.push_back(unit);
 }
 
-// Empty if the unit is already resident, or no slot is left.
+// Empty if resident, or without a slot.
 std::optional<ResidentUnits::Arrival> ResidentUnits::bring(std::size_t unit,
                                                            const std::vector<std::size_t>& kept) {
   if (slots_of_[unit]) return {};

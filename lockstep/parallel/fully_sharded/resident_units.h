@@ -1,8 +1,8 @@
-// Decides which units of a fully sharded module are in a host's memory.
+// Decides which units of a fully sharded module have one of a host's slots.
 //
-// A required unit without a slot takes a free slot, or that of the least recently used unit. The
-// unit that was used next in the last pass is loaded early, until the current pass deviates from
-// that order. Decisions depend only on the sequence of required units, so ranks decide alike.
+// A required unit without a slot takes a free one, or that of the least recently used unit. The
+// unit that followed in the last pass is loaded early, until the pass deviates from that order.
+// Decisions depend only on the sequence of required units, so ranks decide alike.
 //
 // Thread safety: none.
 
@@ -30,14 +30,14 @@ class ResidentUnits {
   // Expects the order of the previous pass.
   void begin_pass();
 
-  // An operator needs these units, all at once. Returns the units to load, in order: the required
-  // ones, then the expected next one, if a slot is left.
+  // An operator needs these units at once. Returns the units to load, in order: these, then the
+  // expected next one, if a slot is left.
   // Errors: misuse for more units than slots.
   std::vector<Arrival> need(const std::vector<std::size_t>& units);
 
   std::optional<std::size_t> slot_of(std::size_t unit) const { return slots_of_[unit]; }
 
-  // Removes all units, and returns them.
+  // Removes and returns all units.
   std::vector<std::size_t> forget();
 
  private:

@@ -1,6 +1,6 @@
-// The units of a fully sharded module: parameters whose gradients are averaged together. Each rank
-// steps its fragments of them, and only it has their means. With masters, of a more precise type,
-// it steps these and copies them into the fragments.
+// The units of a fully sharded module: parameters whose gradients are averaged together. Only the
+// rank that steps a fragment has its mean gradient. With masters, of a more precise type, that rank
+// steps the master and copies it into the fragment.
 //
 // Thread safety: none.
 
@@ -28,54 +28,51 @@ namespace lockstep::parallel {
 
 class ParameterStore;
 
-// Indices of parameters, and the name of their module.
 struct Unit {
   std::string name;
   std::vector<std::size_t> parameters;
 };
 
-// Returns units in the order in which backward() usually completes them. Each module whose name
-// matches a pattern is a unit; the first matching pattern counts. Without patterns, the numbered
-// modules of each Sequential or ModuleList are the units. The others are one more unit.
+// Units in the order in which backward() usually completes them. A parameter belongs to the module
+// of the first pattern that matches one around it. FullyShardedOptions::units has the other rules.
 // Errors: misuse for a pattern that matches no module with parameters.
 std::vector<Unit> units_of(const NamedTensors& parameters,
                            const std::vector<std::string>& patterns);
 
-// The elements of `values`, in any memory order, in a fragment of `parameter`, in CPU memory.
+// Returns the shard's elements of `values` (any strides), in the memory order of `parameter`.
 at::Tensor fragment_of_values(const at::Tensor& values, const Shard& shard,
                               const at::Tensor& parameter);
 
 class ShardedUnits {
  public:
-  // Ranks that hold the parameters together, and those with the same fragments in other copies.
+  // Ranks of a copy of the parameters, and those with the same fragments in other copies.
   struct Ranks {
     HostGroups copy;
     std::optional<ProcessGroup> replicas = {};
   };
 
-  // By TensorImpl, with the parameters' strides.
+  // By the parameter's TensorImpl, with its strides.
   using Masters = std::unordered_map<const void*, at::Tensor>;
 
-  // Collective. The `parameters` are in `store`; those of `units` are averaged. `masters` are equal
-  // on all ranks.
+  // Collective. `parameters` are in `store`; `units` index those of them that require gradients.
+  // `masters` are equal on all ranks.
   ShardedUnits(const NamedTensors& parameters, const std::vector<Unit>& units,
                std::shared_ptr<ParameterStore> store, Ranks ranks, const Masters& masters = {},
                GradientConversion conversion = {});
 
-  // By unit: its parameters.
   const BucketAssignment& units() const { return units_; }
   const std::vector<std::vector<std::string>>& parameter_names() const { return parameter_names_; }
 
-  // Collective: this rank's means of a unit's `gradients`, in the order of its parameters. Missing
-  // gradients count as zero. Errors name the unit.
+  // Collective: the mean for each of this rank's fragments, in the order of the unit's parameters.
+  // `gradients` are in that order, too; missing ones count as zero. Errors name the unit.
   std::vector<at::Tensor> average(std::size_t unit, GradientSlices::Gradients gradients) const;
 
-  // Adds means for parameters that are `used`.
+  // Adds means to gradients of stepped tensors. `used`: by index_of(); others' means are dropped.
   void add(std::size_t unit, const std::vector<at::Tensor>& means, const std::vector<bool>& used);
 
   void forget() noexcept;
 
-  // Whether any rank's fragments have a gradient of this parameter.
+  // Whether any rank has a gradient of this parameter.
   bool is_used(std::size_t parameter) const { return used_[parameter]; }
   void set_unused(std::size_t parameter) { used_[parameter] = false; }
 
@@ -88,28 +85,27 @@ class ShardedUnits {
     void publish() const;
   };
 
-  // Fragments of `parameter` on all ranks, and its index if it required a gradient. Errors: misuse
-  // for a tensor that is not one of the parameters.
+  // Fragments on all ranks (Errors: misuse for other tensors), and the index if `parameter`
+  // required a gradient.
   const std::vector<Fragment>& fragments_of(const at::Tensor& parameter) const;
   std::optional<std::size_t> index_of(const at::Tensor& parameter) const;
 
-  // The type in which it is stepped.
+  // The type in which `parameter` is stepped.
   at::ScalarType type_of(const at::Tensor& parameter) const;
 
-  // Collective, after writes to parameters of the first copy. Updates other copies and masters.
+  // Collective, after writes to the first copy: updates other copies and masters.
   void follow_writes();
 
-  // Collective: `write` writes to any fragments while no rank reads any.
+  // Collective: `write` writes to fragments while no rank reads any.
   void write(const std::function<void()>& write);
 
   ParameterStore& store() const { return *store_; }
   const Ranks& ranks() const { return ranks_; }
 
-  // Optimizers register the parameters that they step.
   void add_stepper(std::size_t parameter) { ++steppers_[parameter]; }
   void remove_stepper(std::size_t parameter) { --steppers_[parameter]; }
 
-  // The first parameter with a gradient but no optimizer.
+  // The first one with a gradient but no optimizer.
   std::optional<std::size_t> used_without_stepper() const;
 
   std::vector<at::Tensor> memory() const;

@@ -95,8 +95,6 @@ void TouchedUnits::note_written() {
     for (Member& member : unit.members) member.version = version_of(member.parameter);
 }
 
-// --- Passes --------------------------------------------------------------------------------------
-
 void TouchedUnits::begin_pass(bool with_gradients) {
   jobs_.wait();
   (with_gradients ? in_pass_ : is_evaluating_) = true;
@@ -163,8 +161,6 @@ void TouchedUnits::forget() {
   in_pass_ = is_evaluating_ = false;
 }
 
-// --- Outside of passes ---------------------------------------------------------------------------
-
 std::size_t TouchedUnits::unit_of(const at::Tensor& parameter) const {
   const auto found = std::ranges::find_if(units_, [&](const Unit& unit) {
     return std::ranges::any_of(
@@ -208,8 +204,6 @@ void TouchedUnits::lend(const std::vector<at::Tensor>& parameters,
   leave();
   require_intact();
 }
-
-// --- Edits ---------------------------------------------------------------------------------------
 
 void TouchedUnits::edit(const std::function<void()>& change) {
   require_intact();
@@ -255,8 +249,8 @@ void TouchedUnits::take_back(std::size_t unit, std::size_t slot) {
   source_.take_back(unit, source_.slot(slot));
 }
 
-// Copies the values of memory that `change` assigned to parameters, once all have their own memory
-// again. Parameters may have exchanged memory, so all values are collected first.
+// Copies values of memory that `change` assigned to parameters. First collects all: parameters may
+// have exchanged memory.
 void TouchedUnits::take_in_other_memory() {
   std::vector<std::pair<const Member*, at::Tensor>> given;
   for (const Unit& unit : units_)

@@ -1,5 +1,5 @@
 // Units of parameters that have memory only while operators use them
-// (docs/internals/fully-sharded.md). Outside of passes and edits, using a parameter throws.
+// (docs/internals/fully-sharded.md). Using a parameter outside of passes, lend() and edit() throws.
 //
 // Thread safety: none, but operators may run on autograd's threads.
 
@@ -31,19 +31,19 @@ class UnitSource {
   struct Memory {
     std::byte* data;
     std::shared_ptr<const void> owner;
-    std::optional<std::size_t> slot = {};  // Its number, if it is a slot.
+    std::optional<std::size_t> slot = {};  // If it is one.
   };
 
   virtual Memory slot(std::size_t number) const = 0;
 
-  // Returns a job that fills memory after operators enqueued before this call have finished with
-  // the old contents. The job runs on another thread.
+  // Returns a job, for another thread, that fills memory once operators enqueued so far have
+  // finished with the old contents.
   virtual std::function<void()> filling(std::size_t unit, const Memory& to) = 0;
 
-  // After the job: operators enqueued after this call see the unit.
+  // After the job: operators enqueued later see the unit.
   virtual void after_filling(std::size_t unit) = 0;
 
-  // In an edit, synchronously: loads a unit, or writes it back.
+  // In an edit: loads a unit, or writes it back. Blocking.
   virtual void bring(std::size_t unit, const Memory& to) = 0;
   virtual void take_back(std::size_t unit, const Memory& from) = 0;
 };
@@ -56,8 +56,8 @@ class TouchedUnits {
   struct Member {
     std::string name;
     at::Tensor parameter;
-    std::size_t offset;         // From the unit's start, in bytes.
-    at::Tensor watched = {};    // Has the expected memory.
+    std::size_t offset;         // In bytes.
+    at::Tensor watched = {};    // With the expected memory.
     std::uint32_t version = 0;  // The expected one.
   };
 
@@ -65,12 +65,12 @@ class TouchedUnits {
     std::string name;
     std::vector<Member> members = {};
     std::size_t bytes = 0;
-    std::uint64_t job = 0;       // The last one that filled its slot.
+    std::uint64_t job = 0;       // The last that loaded it into a slot.
     bool is_attached = false;    // To that slot.
     bool is_swapped_in = false;  // In lend().
   };
 
-  // Makes parameters watched tensors on `device`, without memory. `source` outlives this object.
+  // Makes parameters watched tensors on `device` without memory. `source` outlives this object.
   TouchedUnits(std::vector<Unit> units, std::size_t slots, c10::Device device, UnitSource& source);
   ~TouchedUnits();
   TouchedUnits(const TouchedUnits&) = delete;
@@ -78,35 +78,33 @@ class TouchedUnits {
 
   const std::vector<Unit>& units() const { return units_; }
 
-  // Errors: misuse, with its name, for a parameter that has other memory or was written to.
+  // Errors: misuse in edit() and, with its name, for a moved or written parameter; those of loads.
   void require_intact() const;
   void note_written();
 
-  // A pass with gradients lasts until backward() has ended, another one until end_evaluation().
-  // Both calls wait for a unit that is being loaded early.
+  // A pass without gradients lasts until end_evaluation(), another until end_pass(). These calls
+  // wait for a unit that is being loaded.
   void begin_pass(bool with_gradients);
   void end_evaluation() noexcept;
   void end_pass() noexcept;
 
-  // Removes all units, and ends the pass.
+  // Removes all units from their slots, and ends the pass.
   void forget();
 
   // Whether a slot is being filled.
   bool busy() const { return jobs_.busy(); }
 
-  // Runs `use` while the units of these parameters are in memory that `make` returns. All ranks
-  // pass the same parameters.
-  // Errors: misuse for a tensor that is not one of the parameters, and if `use` has written to one.
+  // Runs `use` while units of these parameters, the same on all ranks, are in memory from `make`.
+  // Errors: misuse for other tensors, and if `use` has written to a parameter.
   void lend(const std::vector<at::Tensor>& parameters,
             const std::function<UnitSource::Memory(std::size_t bytes)>& make,
             const std::function<void()>& use);
 
-  // Runs `change`, only on this rank, by operators of one thread, each of which uses at most as
-  // many units as there are slots. It may assign other memory to parameters, whose values then
-  // count. Memory from data_ptr() is valid after an operator on the parameter, until one on another
-  // unit.
-  // Errors: those of `change`; misuse if a parameter has another type or shape than before. Changes
-  // made before an Error take effect.
+  // Runs `change` on this rank only. Its operators must run on one thread; each may use at most as
+  // many units as there are slots. If `change` assigns other memory to a parameter, the values are
+  // copied.
+  // Errors: those of `change`; misuse for a changed type or shape. Changes before an Error take
+  // effect.
   void edit(const std::function<void()>& change);
 
  private:
@@ -126,7 +124,7 @@ class TouchedUnits {
   UnitSource& source_;
   const std::shared_ptr<TouchWatcher> watcher_;
   ResidentUnits resident_;
-  std::vector<std::size_t> last_touched_;  // All of them are attached.
+  std::vector<std::size_t> last_touched_;  // All are attached.
   bool in_pass_ = false;
   bool is_evaluating_ = false;
   std::optional<ResidentUnits> edited_;  // During edit().

@@ -53,8 +53,6 @@ bool UnitGradients::begin(bool early) {
   return early;
 }
 
-// --- Taking -------------------------------------------------------------------------------------
-
 // on_host() checks a device's gradient.
 Taken UnitGradients::judge(const at::Tensor& gradient) const {
   return !gradient.is_cpu() || !settings_.check_finite || all_finite(gradient) ? Taken::fine
@@ -72,9 +70,7 @@ Taken UnitGradients::take_left_out(std::size_t index, at::Tensor& gradient) {
   return gradient.defined() ? judge(gradient) : Taken::fine;
 }
 
-// --- Averaging ----------------------------------------------------------------------------------
-
-// One unit at a time: only its gradients and the next unit's take memory.
+// One at a time: only two units' gradients take memory.
 void UnitGradients::start(std::size_t bucket) {
   const std::size_t unit = unit_of_[bucket];
   if (settings_.overlapped) {
@@ -139,7 +135,7 @@ void UnitGradients::release() noexcept {
   units_->forget();
 }
 
-// Other ranks may wait in a gather or an average, which need all ranks.
+// Other ranks may wait in a gather or an average.
 bool UnitGradients::cut_short(std::string_view reason) const noexcept {
   if (!units_->store().abandon(reason)) return false;
   const ShardedUnits::Ranks& ranks = units_->ranks();

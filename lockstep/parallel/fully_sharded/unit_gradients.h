@@ -1,5 +1,5 @@
-// Passes gradients of a fully sharded module from autograd to the fragments of the ranks that step
-// them. Each unit is averaged during backward(), and its gradients are then freed.
+// Averages the gradients of each unit (sharded_units.h) on the ranks that step them, during
+// backward(), and frees them.
 //
 // Thread safety: as GradientSink.
 
@@ -22,13 +22,13 @@ namespace lockstep::parallel {
 
 class UnitGradients final : public GradientSink {
  public:
-  // With `overlapped`, a thread averages units. Each rank needs a core for it.
+  // `overlapped`: a thread, which needs a core, averages units.
   struct Settings {
     bool overlapped;
     bool check_finite;
   };
 
-  // Collective. `parameters`, those of `units`, outlive this object, which alone uses `group`.
+  // Collective. `parameters`, those of `units`, outlive this object. Nothing else uses `group`.
   UnitGradients(const NamedTensors& parameters, std::shared_ptr<ShardedUnits> units,
                 const ProcessGroup& group, const Settings& settings);
   ~UnitGradients() override;
@@ -42,7 +42,7 @@ class UnitGradients final : public GradientSink {
   bool waits_in_pass() const override { return true; }
   void assign(const BucketAssignment& assignment) override;
 
-  // Errors: misuse if an earlier pass left gradients that no optimizer steps.
+  // Errors: misuse for an earlier pass's gradients without an optimizer.
   bool begin(bool early) override;
   Taken take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) override;
   Taken take_left_out(std::size_t index, at::Tensor& gradient) override;
@@ -50,7 +50,6 @@ class UnitGradients final : public GradientSink {
   std::optional<std::size_t> wait() override;
   void finish(const PassReports& reports, double factor) override;
 
-  // Also drops the fragments' gradients.
   void release() noexcept override;
   bool cut_short(std::string_view reason) const noexcept override;
 
@@ -73,9 +72,9 @@ class UnitGradients final : public GradientSink {
   std::vector<at::Tensor> gradients_;           // By parameter, until averaged.
   std::vector<std::size_t> left_out_;           // In the current pass.
   std::vector<std::vector<at::Tensor>> means_;  // By unit, until finish().
-  std::exception_ptr error_;               // From averaging on the caller's thread, until wait().
-  std::optional<std::size_t> non_finite_;  // Among a device's gradients, until wait().
-  BucketReduction reduction_;              // Last: its thread uses the other members.
+  std::exception_ptr error_;                    // On the caller's thread, until wait().
+  std::optional<std::size_t> non_finite_;       // Among a device's gradients, until wait().
+  BucketReduction reduction_;                   // Last: its thread uses the other members.
 };
 
 }  // namespace lockstep::parallel

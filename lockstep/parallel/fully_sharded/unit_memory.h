@@ -12,12 +12,12 @@
 
 namespace lockstep {
 
-// Bytes of each buffer for a large gradient: those of the largest two units, because the next
-// unit's gradients arrive while one is averaged.
+// Bytes of each buffer for a large gradient: for the largest two units, because one's gradients
+// arrive while the other's are averaged.
 std::vector<std::size_t> rooms_for_two_units(const NamedTensors& parameters,
                                              const BucketAssignment& units);
 
-// Bytes of a rank: these buffers, if it is not alone, and all small gradients. `patterns` are
+// A rank's bytes: these buffers, with several ranks, and all small gradients. `patterns`:
 // FullyShardedOptions::units. Errors: as units_of().
 std::size_t bytes_of_unit_gradients(const NamedTensors& parameters,
                                     const std::vector<std::string>& patterns, int ranks);

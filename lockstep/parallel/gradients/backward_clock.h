@@ -1,5 +1,5 @@
-// Reports backward passes to the training loop's clock (job/step_times.h). Autograd may run a pass
-// on another thread while the loop's thread waits.
+// Reports backward passes, which autograd may run on another thread, to the training loop's clock
+// (job/step_times.h).
 //
 // Thread safety: one call at a time, as backward() itself.
 
@@ -16,13 +16,13 @@ namespace lockstep::parallel {
 
 class BackwardClock {
  public:
-  // Call it on the loop's thread before a pass.
+  // Call this on the loop's thread, before a pass.
   void set_loop() { loop_ = StepClock::of_this_thread(); }
 
-  // Null if that thread has no clock.
+  // May be null.
   StepClock* loop() const { return loop_; }
 
-  // Call it within backward(); may be repeated. The phase ends with backward(), after all work
+  // Call this within backward(); may be repeated. The phase ends with backward(), after all work
   // queued before, or with its exception.
   void begin() {
     const auto last = pass_.lock();
@@ -48,7 +48,7 @@ class BackwardClock {
 
    private:
     StepClock& loop_;
-    const StepPhase before_;  // The phase before the pass.
+    const StepPhase before_;
     bool is_over_ = false;
   };
 

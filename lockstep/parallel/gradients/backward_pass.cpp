@@ -17,12 +17,12 @@ namespace {
 
 using torch::autograd::GraphTask;
 
-// LibTorch exposes a member of the current graph task, but not the task itself.
+// LibTorch exposes only a member of the graph task.
 const GraphTask& current_graph_task() {
   const auto* info = torch::autograd::get_current_graph_task_exec_info();
   check(info != nullptr, "this thread is in no backward()");
 #pragma GCC diagnostic push
-// GCC and Clang define the offset for such types too.
+// GCC and Clang define this offset.
 #pragma GCC diagnostic ignored "-Winvalid-offsetof"
   constexpr std::size_t offset = offsetof(GraphTask, exec_info_);
 #pragma GCC diagnostic pop

@@ -1,4 +1,4 @@
-// The current backward pass, from its first gradient until LibTorch or an exception ends it.
+// The current backward pass, until LibTorch or an exception ends it.
 //
 // Thread safety: none, except that a device's autograd thread may end the pass.
 
@@ -39,7 +39,7 @@ class GraphTaskResult {
   GraphTaskResult& operator=(const GraphTaskResult&) = delete;
   ~GraphTaskResult();
 
-  // Null before the end, after success, and for an exception not derived from std::exception.
+  // Null before the end, after success, and for other types than std::exception.
   std::exception_ptr exception() const;
 
  private:
@@ -51,8 +51,8 @@ class GraphTaskResult {
 // Exists as long as LibTorch's graph task.
 class BackwardPass {
  public:
-  // For the backward() that this thread executes. Arms `pool`, if any. `at_end` must not throw. It
-  // runs on the thread that ends the pass, which is autograd's on a device.
+  // For the backward() of this thread. Arms `pool`, if any. `at_end` must not throw. It runs on
+  // the thread that ends the pass.
   BackwardPass(const std::shared_ptr<GradientPool>& pool,
                std::function<void(const BackwardPass&)> at_end)
       : arming_(pool), result_(GraphTaskResult::of_this_thread()), at_end_(std::move(at_end)) {}
@@ -62,12 +62,12 @@ class BackwardPass {
   BackwardPass(const BackwardPass&) = delete;
   BackwardPass& operator=(const BackwardPass&) = delete;
 
-  // The change of this rank's module, if the pass reaches no known parameter here. Other ranks may
-  // then make another call.
+  // Describes the change of this rank's module, if the pass reaches no known parameter. Other ranks
+  // may then make another call.
   std::string change = {};
 
   bool has_announced = false;  // To ranks that have joined.
-  bool has_reported = false;  // Otherwise the exception is reported to the other ranks, which wait.
+  bool has_reported = false;   // Otherwise other ranks wait.
 
   std::exception_ptr exception() const { return result_.exception(); }
   std::chrono::nanoseconds elapsed() const { return Clock::now() - begin_; }
@@ -82,7 +82,8 @@ class BackwardPass {
 // One for each backward(), including nested ones.
 class PassUnderWay {
  public:
-  // Whether `graph_task` belongs to the pass. `watched`: it has reached an output of forward().
+  // Whether `graph_task` belongs to the pass. `watched`: the task has reached an output of
+  // forward().
   bool covers(int graph_task, bool watched) const {
     return !pass_.expired() && (graph_task == graph_task_ || (watched_ && !watched));
   }
@@ -98,25 +99,22 @@ class PassUnderWay {
  private:
   std::weak_ptr<BackwardPass> pass_;
   int graph_task_ = -1;
-  bool watched_ = false;  // It began at an output, so nested graph tasks belong to it.
+  bool watched_ = false;  // It began at an output: nested graph tasks belong to it.
 };
 
-// --- A pass that an exception has cut short -----------------------------------------------------
-
-// Returns whether the other ranks can reach the end of the pass.
+// Returns whether other ranks can reach the end of the pass.
 using TakePart = std::function<bool(std::string_view text)>;
 
-// Ends the pass, which `error` (null: unknown) has ended on this rank, together with the other
-// ranks. `take_part` gets the exception's text and joins the collectives for which the others wait.
-// If it throws, `own` is aborted. If it returns false, both groups are aborted. Both are also
-// aborted if it takes longer than 5 s and three times `longest_pass`: the others may wait
-// elsewhere.
+// After `error` (null: unknown), ends the pass together with the other ranks. `take_part` gets the
+// exception's text and joins the collectives for which the others wait. If `take_part` throws,
+// `own` is aborted. Both groups are aborted if it returns false, or takes longer than
+// max(5 s, 3 * `longest_pass`): the others may wait elsewhere.
 // Blocking: until the others have reached the end of the pass.
 void end_with_the_others(const std::exception_ptr& error, const ProcessGroup& own,
                          const ProcessGroup& given, std::chrono::nanoseconds longest_pass,
                          const TakePart& take_part) noexcept;
 
-// Aborts groups after a timeout, unless destroyed earlier.
+// Aborts groups after `patience`, unless destroyed earlier.
 class AbortLater {
  public:
   // Starts a thread. Errors: system if that fails.

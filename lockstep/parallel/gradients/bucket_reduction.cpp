@@ -53,7 +53,7 @@ void ReductionStream::join() {
 
 BucketReduction::~BucketReduction() {
   jobs_.reset();
-  join_stream();  // Buckets are destroyed next; pending work still uses them.
+  join_stream();  // Pending work uses the buckets, which are destroyed next.
 }
 
 void BucketReduction::run(const std::function<void()>& job) {
@@ -82,7 +82,7 @@ void BucketReduction::join_stream() noexcept {
   try {
     stream_.join();
   } catch (const std::exception&) {
-    // The device has failed. The next call that enqueues work there reports it.
+    // The device has failed: the next call there reports it.
   }
 }
 
@@ -91,7 +91,7 @@ void BucketReduction::abandon(const ProcessGroup& group) const noexcept {
   try {
     group.abort("DistributedDataParallel was destroyed during backward()");
   } catch (const std::exception&) {
-    // The group is already aborted, which ends the collective as well.
+    // The group is already aborted.
   }
 }
 

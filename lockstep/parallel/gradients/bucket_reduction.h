@@ -1,6 +1,6 @@
-// A thread that reduces buckets of gradients during backward(); on a CUDA device, a stream.
+// A thread that reduces buckets of gradients during backward(), on CUDA in a stream of its own.
 //
-// Thread safety: none; the caller's thread uses it.
+// Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,22 +20,20 @@
 namespace lockstep::parallel {
 
 // The CUDA stream on which gradients are reduced. Only the device waits, never a thread. In CPU
-// memory, jobs are returned unchanged, and the other members do nothing.
-//
-// Thread safety: none, except that jobs may run on another thread, one at a time.
+// memory, jobs are returned unchanged, and the other members do nothing. Jobs may run on another
+// thread, one at a time.
 class ReductionStream {
  public:
   explicit ReductionStream(c10::Device device) : device_(device) {}
 
-  // This thread's current stream writes gradients; a model may use several. Jobs made before the
-  // next join() wait for the work enqueued there when the job is made.
+  // Follows this thread's current stream, which writes gradients, until the next join(). A model
+  // may use several such streams.
   void follow();
 
-  // Returns a job that runs with the reduction stream as the current one, after all work now
-  // enqueued on the followed streams.
+  // As follow(). Returns a job for the reduction stream, after all work now in followed streams.
   std::function<void()> after_writes(std::function<void()> job);
 
-  // The current stream waits for all work that called jobs have enqueued.
+  // The current stream waits for all work of the jobs.
   void join();
 
  private:
@@ -45,7 +43,6 @@ class ReductionStream {
   bool is_joined_ = true;
 };
 
-// Started by the first start().
 class BucketReduction {
  public:
   explicit BucketReduction(c10::Device device) : stream_(device) {}
@@ -56,23 +53,23 @@ class BucketReduction {
   // Blocking: on the caller's thread and stream.
   void run(const std::function<void()>& job);
 
-  // A gradient was enqueued on the current stream: later jobs run after it.
+  // A gradient was enqueued on the current stream: later jobs follow.
   void follow() { stream_.follow(); }
 
-  // After earlier jobs. The job's data must live until wait() returns.
+  // After earlier jobs, unless one has failed. The job's data must live until wait() returns.
   void start(std::function<void()> job);
 
-  // Blocking: until no job uses its memory. Leaves an Error to wait().
+  // Blocking: until all jobs are done. Leaves an Error to wait().
   void let_finish();
 
   // Blocking: until all jobs are done. On a device, the current stream waits for their work.
-  // Errors: the first one of the jobs.
+  // Errors: those of the first job that failed.
   void wait();
 
   // As wait(), but drops the Error.
   void drain() noexcept;
 
-  // Aborts `group` if a job is not done: its collective would block the thread and other ranks.
+  // Aborts `group` if a job is not done: its collective would block.
   void abandon(const ProcessGroup& group) const noexcept;
 
   std::chrono::nanoseconds time() const { return time_; }

@@ -22,7 +22,7 @@ class Compress {
   }
 
  private:
-  // A buffer of the bucket's size, in memory of the same kind; kept for the next pass.
+  // Has the bucket's size and kind of memory; kept for the next pass.
   at::Tensor buffer_like(const GradientBucket& bucket) {
     at::Tensor& kept = buffers_[bucket.index];
     if (kept.defined() && kept.numel() == bucket.buffer.numel()) return kept;

@@ -22,9 +22,9 @@
 
 namespace lockstep {
 
-// One bucket of gradients: the argument of a communication hook.
+// A communication hook's argument.
 struct GradientBucket {
-  std::size_t index;  // Position in the order of reduction.
+  std::size_t index;  // In the order of reduction.
   std::size_t count;  // Number of buckets.
   // All gradients side by side, [elements]; complex numbers are pairs of reals. Zeros may separate
   // gradients.
@@ -32,22 +32,21 @@ struct GradientBucket {
   // Views of `buffer` with the parameters' shapes, types and names.
   NamedTensors gradients = {};
   std::vector<at::Tensor> parameters = {};
-  std::string label = {};  // For CallOptions: ranks that reduce different buckets throw mismatch.
+  std::string label = {};  // For CallOptions: different buckets are a mismatch.
   ProcessGroup group;
 };
 
 // Called for each bucket, in the same order on all ranks, with this rank's undivided gradients. On
 // return, `buffer` must hold their mean over all ranks; the hook may assign another tensor to it.
-// Blocking: the hook may block and communicate through `bucket.group`, or through a group of some
-// of its ranks, which it must abort on an exception. On a CUDA device it enqueues its work on the
-// current stream. With overlap it runs on a separate thread.
-// Errors: backward() throws the hook's exception on this rank. `bucket.group` is aborted: the other
-// ranks throw Error(aborted) with its text, and so does every later backward().
+// Blocking: the hook may communicate through `bucket.group`, or a group of some of its ranks. It
+// must abort the latter on an exception. On a CUDA device it enqueues its work on the current
+// stream. With overlap it runs on a separate thread.
+// Errors: backward() throws the hook's exception, and aborts `bucket.group`. The other ranks and
+// every later backward() throw Error(aborted) with its text.
 using CommunicationHook = std::function<void(GradientBucket& bucket)>;
 
-// These hooks send gradients as float16 or bfloat16: half the bytes, and a mean with 11 or 8
-// significant bits. Each gradient is cast, divided by the number of ranks, summed in that type and
-// cast back.
+// Send float16 or bfloat16: half the bytes, and a mean with 11 or 8 significant bits. Each gradient
+// is cast, divided by the number of ranks, summed in that type and cast back.
 LOCKSTEP_API CommunicationHook fp16_compress_hook();
 LOCKSTEP_API CommunicationHook bf16_compress_hook();
 

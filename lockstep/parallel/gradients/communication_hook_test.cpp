@@ -19,7 +19,7 @@ namespace {
 using test::fault_of;
 using Options = DistributedDataParallelOptions;
 
-// Has fixed weights, because threads share the generator.
+// Fixed weights: threads share the generator.
 torch::nn::Linear net() {
   torch::nn::Linear linear(40, 30);
   const torch::NoGradGuard no_grad;
@@ -66,7 +66,7 @@ TEST(CommunicationHook, ReplacesTheAllReduceAndReceivesEveryBucketInOrder) {
         seen.clear();
         pass(plain, world.rank());
         pass(ddp, world.rank());
-        EXPECT_EQ(seen, names_by_bucket(ddp.bucket_assignment()));
+        EXPECT_EQ(seen, names_by_bucket(ddp.stats().buckets));
         for (std::size_t i = 0; i < 2; ++i)
           EXPECT_TRUE(torch::allclose(plain.module()->parameters()[i].grad(),
                                       ddp.module()->parameters()[i].grad(), 1e-5, 1e-5));

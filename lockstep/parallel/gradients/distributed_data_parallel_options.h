@@ -1,5 +1,5 @@
-// Options of DistributedDataParallel, and its reports about backward passes. Names and defaults are
-// PyTorch's where it has the option. All ranks pass the same options.
+// Options and reports of DistributedDataParallel. Names and defaults are PyTorch's where it has the
+// option.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,53 +23,53 @@ enum class GradientMean {
   over_samples,
 };
 
-// The reaction to an infinite or NaN gradient on any rank. Gradients are checked before they are
-// summed. Overflow in the sum, or in the type of a compressing hook, is not detected.
+// The reaction to an infinite or NaN gradient on any rank. Gradients are checked before summation:
+// overflow in the sum, or in the type of a compressing hook, is not detected.
 enum class NonFinite {
   // backward() throws Error(corrupt) with the parameter and the rank.
   fail,
   // All gradients become undefined, so the optimizer skips this pass. A warning is logged.
   skip,
-  // As in PyTorch, the value spreads to all ranks. GradScaler (mixed_precision.h) finds it there.
+  // As in PyTorch, the value spreads to all ranks, where GradScaler (mixed_precision.h) finds it.
   ignore,
 };
 
 struct DistributedDataParallelOptions {
-  // Whether rank 0's buffers are broadcast before each forward(). Otherwise buffers drift apart.
+  // Whether forward() first broadcasts rank 0's buffers, as in PyTorch. Otherwise they drift apart.
   bool broadcast_buffers = true;
 
-  // Whether a pass may leave out parameters, different ones on each rank and in each pass. Without
-  // this option, such a pass is an Error. A parameter that no rank uses keeps its gradient. If only
-  // some ranks use it, its gradient counts as zero on the others.
+  // Whether a pass may leave out parameters, different ones on each rank; otherwise this is an
+  // Error. A parameter that no rank uses keeps its gradient. If some ranks use it, its gradient
+  // counts as zero on the others.
   bool find_unused_parameters = false;
 
-  // Promises that every pass uses the same parameters as the first one, equally often. Parameters
-  // may then be unused, or used by nested backward() calls, as in activation checkpointing.
+  // Promises that every pass uses the same parameters, equally often. Parameters may then be
+  // unused, or used by nested backward() calls, as in activation checkpointing.
   bool static_graph = false;
 
-  // MiB of a bucket; by default 25, and 1 for the first. Small buckets start early, large ones have
+  // MiB of a bucket; by default 25, and 1 for the first. Small buckets start early; large ones have
   // less overhead.
   std::optional<double> bucket_cap_mb = {};
-  // MiB of each bucket, in order; PyTorch's bucket_cap_mb_list.
+  // PyTorch's bucket_cap_mb_list: MiB of each bucket, in order.
   std::vector<double> bucket_caps_mb = {};
 
-  // Whether a separate thread reduces buckets during backward(). By default true on CUDA devices,
-  // across hosts, and if each rank has a core that its intra-op threads do not need. Without such a
-  // core, the thread costs as much time as it saves.
+  // Whether a separate thread reduces buckets during backward(). By default true for several ranks
+  // on CUDA devices, on several hosts, or with a core each that intra-op threads do not need.
+  // Without such a core, the thread costs as much time as it saves.
   std::optional<bool> overlap = {};
 
   // Whether `.grad` is a view of its bucket, which saves a tensor and a copy. Applies to gradients
   // below 256 KB, and to all with a communication hook or on a CUDA device. The next averaged pass
-  // overwrites the view, or replaces the program's own tensor by it: clone a gradient to keep it
-  // across zero_grad().
+  // overwrites the view, and replaces a tensor that the program has assigned. Clone a gradient to
+  // keep it across zero_grad().
   bool gradient_as_bucket_view = false;
 
-  // Whether the ranks of a host hold a single copy of the parameters, which SharedOptimizer
-  // (shared_optimizer.h) steps. Other writes must use edit_parameters(); to() and set_data() are
-  // Errors. Only on one host, in CPU memory, without communication hooks, overlap and join().
+  // Whether a host's ranks hold all parameters only once. SharedOptimizer
+  // (shared_optimizer.h) steps them. Other writes, to() and set_data() need edit_parameters(). On
+  // one host only, in CPU memory, without hooks, overlap, bucket options, sparse gradients, join().
   bool share_parameters = false;
 
-  // Names of parameters with sparse gradients, besides weights of torch::nn::Embedding and
+  // Names of parameters with sparse gradients, besides those of torch::nn::Embedding and
   // EmbeddingBag with sparse(true). CPU memory only.
   std::vector<std::string> sparse_gradients = {};
 
@@ -77,33 +77,31 @@ struct DistributedDataParallelOptions {
   NonFinite non_finite = NonFinite::fail;
 
   // Number of microbatches of a step's global batch, for train_microbatches(); 0 disables it. The
-  // bits are the same on every number of ranks that divides it. More microbatches are smaller, so a
-  // step takes longer. CPU memory only.
+  // bits are the same on every number of ranks that divides it. More, smaller microbatches take
+  // longer. CPU memory only.
   int deterministic = 0;
 
   // Intra-op threads of every rank, set by torch::set_num_threads(). The bits depend on them.
   int deterministic_threads = 1;
 
-  // Seed of the random numbers in train_microbatches(), for example of dropout.
+  // Seed of random numbers in train_microbatches(), as for dropout.
   std::uint64_t deterministic_seed = 0;
 };
 
 // Options of DistributedDataParallel::join(), after PyTorch's Join.
 struct JoinOptions {
-  // Whether gradients are divided by the number of all ranks, so that every sample has the same
-  // weight. If false, by the number of active ranks. No effect with GradientMean::over_samples.
+  // Whether gradients are divided by the number of all ranks, which gives every sample the same
+  // weight, or of active ranks. No effect with GradientMean::over_samples.
   bool divide_by_initial_world_size = true;
 
-  // Whether all ranks throw Error(aborted) as soon as one rank has joined.
+  // Whether all ranks throw Error(aborted) once some, but not all, have joined.
   bool throw_on_early_termination = false;
 };
-
-// --- Reports ------------------------------------------------------------------------------------
 
 // Indices of each bucket's parameters, in bucket order.
 using BucketAssignment = std::vector<std::vector<std::size_t>>;
 
-// A gradient with an infinity or a NaN, found before gradients were summed.
+// A gradient with an infinity or a NaN.
 struct NonFiniteGradient {
   int rank;
   std::string parameter;

@@ -2,98 +2,66 @@
 #include "lockstep/parallel/gradients/features.h"
 
 #include <algorithm>
-#include <span>
 #include <string_view>
+#include <tuple>
 #include <utility>
+#include <vector>
 
 #include "lockstep/base/error.h"
 
 namespace lockstep::parallel {
 namespace {
 
-// A feature in use, and a requested one that it excludes.
+// Each of `some` excludes each of `others`.
 struct Exclusion {
-  Feature wanted;
-  Feature in_use;
+  std::vector<Feature> some;
+  std::vector<Feature> others;
   std::string_view reason;
   Fault fault = Fault::unsupported;
 };
 
-constexpr std::string_view no_buckets = "its gradients lie in no buckets";
-constexpr std::string_view one_averages = "only one of the two would average their gradients";
-constexpr std::string_view not_in_backward = "its gradients are not averaged in backward()";
-constexpr std::string_view without_inputs =
-    "a rank without inputs would have to go on stepping its parameters";
-constexpr std::string_view other_experts = "ranks have different ones";
-constexpr std::string_view only_parts = "a rank has only a part of the mean gradients";
-constexpr std::string_view hooks_change = "a hook may give other gradients than their mean";
-constexpr std::string_view need_dense = "it takes dense gradients only";
-constexpr std::string_view microbatches_only = "train_microbatches() sums gradients";
-
-std::span<const Exclusion> exclusions() {
+// The first row that applies gives the reason.
+const std::vector<Exclusion>& exclusions() {
   using enum Feature;
-  static constexpr Exclusion rows[] = {
-      {share_parameters, overlap,
-       "SharedOptimizer averages gradients in step(), not in backward()"},
-      {share_parameters, bucket_sizes, no_buckets},
-      {share_parameters, bucket_views, no_buckets},
-      {share_parameters, common_parameters, one_averages},
-
-      {deterministic, overlap, "gradients are summed after backward()"},
-      {deterministic, static_graph, "use find_unused_parameters"},
-      {deterministic, bucket_sizes, no_buckets},
-      {deterministic, bucket_views, no_buckets},
-      {deterministic, common_parameters, one_averages},
-
-      {over_samples, common_parameters, "each counts its own samples"},
-
-      {comm_hook, deterministic, microbatches_only, Fault::misuse},
-      {comm_hook, share_parameters, no_buckets},
-      {comm_hook, shard_gradients, no_buckets},
-      {comm_hook, noise_scale, hooks_change},
-
-      {shard_gradients, comm_hook, "a hook takes whole buckets"},
-      {shard_gradients, bucket_views, no_buckets},
-      {shard_gradients, share_parameters, not_in_backward},
-      {shard_gradients, deterministic, not_in_backward},
-      {shard_gradients, common_parameters, one_averages},
-      {shard_gradients, join, without_inputs},
-
-      {join, deterministic, microbatches_only, Fault::misuse},
-      {join, share_parameters, "every rank steps its slice, so all must make equally many passes"},
-      {join, shard_gradients, without_inputs},
-      {join, common_parameters,
-       "a rank without inputs cannot determine which of the two averages them"},
-
-      {no_sync, deterministic, microbatches_only, Fault::misuse},
-
-      {noise_scale, static_graph, "a gradient may come in several parts"},
-      {noise_scale, over_samples, "batches have unequal sizes"},
-      {noise_scale, share_parameters, only_parts},
-      {noise_scale, deterministic, microbatches_only},
-      {noise_scale, shard_gradients, only_parts},
-      {noise_scale, comm_hook, hooks_change},
-      {noise_scale, experts, other_experts},
-      {noise_scale, common_parameters, "only one of the two measures their gradients"},
-      {shard_gradients, noise_scale, only_parts},
-      {join, noise_scale, "a rank without inputs has no gradient"},
-
-      {sparse_gradients, share_parameters,
-       "ranks that share parameters, also by FullyShardedDataParallel, step slices of dense "
-       "gradients"},
-      {sparse_gradients, deterministic, "train_microbatches() sums dense gradients"},
-      {comm_hook, sparse_gradients, need_dense},
-      {shard_gradients, sparse_gradients, need_dense},
-      {noise_scale, sparse_gradients, need_dense},
-
-      {experts, over_samples, "their gradients are means over ranks"},
-      {experts, share_parameters, other_experts},
-      {experts, skip_non_finite, "their gradients would still be stepped"},
-      {experts, deterministic, "their gradients are summed in backward()"},
-      {shard_gradients, experts, other_experts},
-      {join, experts, "they need all ranks in every forward()"},
+  static const std::vector<Exclusion> rows{
+      {{no_sync, comm_hook, join},
+       {deterministic},
+       "train_microbatches() sums gradients",
+       Fault::misuse},
+      {{deterministic}, {static_graph}, "use find_unused_parameters"},
+      {{share_parameters, deterministic},
+       {overlap, bucket_sizes, bucket_views, join},
+       "its gradients are averaged after backward(), in no buckets"},
+      {{comm_hook, shard_gradients, sparse_gradients},
+       {comm_hook, shard_gradients, share_parameters, deterministic},
+       "each averages gradients in another way"},
+      {{shard_gradients},
+       {bucket_views, join},
+       "only the rank that steps a parameter has its mean gradient"},
+      {{experts},
+       {over_samples, skip_non_finite, share_parameters, deterministic, shard_gradients, join},
+       "their gradients are means over ranks and not checked, and every forward() needs all ranks"},
+      {{noise_scale},
+       {static_graph, over_samples, share_parameters, deterministic, comm_hook, shard_gradients,
+        join, sparse_gradients, experts},
+       "it compares the mean of all gradients with each rank's, of equally many samples"},
+      {{share_parameters, deterministic, over_samples, shard_gradients, join, noise_scale},
+       {common_parameters},
+       "only one of the two would average or measure their gradients"},
   };
   return rows;
+}
+
+bool contains(const std::vector<Feature>& features, Feature feature) {
+  return std::ranges::find(features, feature) != features.end();
+}
+
+std::vector<Feature> excluding_common_parameters() {
+  std::vector<Feature> all;
+  for (const Exclusion& row : exclusions())
+    if (contains(row.others, Feature::common_parameters))
+      all.insert(all.end(), row.some.begin(), row.some.end());
+  return all;
 }
 
 constexpr std::string_view name_of(Feature feature) {
@@ -110,7 +78,7 @@ constexpr std::string_view name_of(Feature feature) {
     case over_samples:
       return "GradientMean::over_samples";
     case share_parameters:
-      return "share_parameters";
+      return "share_parameters or FullyShardedDataParallel";
     case deterministic:
       return "deterministic";
     case skip_non_finite:
@@ -160,22 +128,23 @@ bool Features::has(Feature feature) const {
 void Features::require_allowed(Feature feature) const {
   require(!has(feature), [&] { return std::string(name_of(feature)) + " is in use already"; });
   for (const Exclusion& row : exclusions())
-    if (row.wanted == feature && has(row.in_use))
-      throw Error(row.fault, std::string(name_of(feature)) + " does not go together with " +
-                                 std::string(name_of(row.in_use)) + ": " + std::string(row.reason));
+    for (const auto& [side, excluded] :
+         {std::tie(row.some, row.others), std::tie(row.others, row.some)})
+      for (const Feature other : excluded)
+        if (contains(side, feature) && has(other))
+          throw Error(row.fault, std::string(name_of(feature)) + " does not go together with " +
+                                     std::string(name_of(other)) + ": " + std::string(row.reason));
 }
 
 bool Features::allow_common_parameters() const {
-  return std::ranges::none_of(exclusions(), [&](const Exclusion& row) {
-    return row.in_use == Feature::common_parameters && has(row.wanted);
-  });
+  return std::ranges::none_of(excluding_common_parameters(),
+                              [this](Feature feature) { return has(feature); });
 }
 
 void Features::refuse_common_parameters(const std::string& names) {
   std::string excluding;
-  for (const Exclusion& row : exclusions())
-    if (row.in_use == Feature::common_parameters)
-      excluding += (excluding.empty() ? "" : ", ") + std::string(name_of(row.wanted));
+  for (const Feature feature : excluding_common_parameters())
+    excluding += (excluding.empty() ? "" : ", ") + std::string(name_of(feature));
   throw Error(Fault::unsupported,
               "another DistributedDataParallel has these parameters too: " + names +
                   ". Two of them average gradients together only without any of " + excluding +

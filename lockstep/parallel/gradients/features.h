@@ -1,4 +1,4 @@
-// Features of a DistributedDataParallel, and which of them exclude each other.
+// Features of a DistributedDataParallel, and their exclusions.
 //
 // Thread safety: none.
 
@@ -35,7 +35,7 @@ enum class Feature : std::uint8_t {
   // By the module.
   sparse_gradients,
   experts,
-  // Another DistributedDataParallel has some of the parameters.
+  // Parameters of another DistributedDataParallel.
   common_parameters,
 };
 
@@ -52,11 +52,11 @@ class Features {
     users_[static_cast<std::size_t>(feature)] = user;
   }
 
-  // Errors: misuse if `feature` is in use already. If a feature in use excludes it, the table's
-  // fault, by default unsupported.
+  // Errors: misuse if `feature` is in use already. If a feature in use excludes it: unsupported, or
+  // misuse for calls that train_microbatches() excludes.
   void require_allowed(Feature feature) const;
 
-  // Whether another DistributedDataParallel may have some of the parameters.
+  // Whether common_parameters is allowed.
   bool allow_common_parameters() const;
   [[noreturn]] static void refuse_common_parameters(const std::string& names);
 

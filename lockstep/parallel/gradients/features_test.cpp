@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "lockstep/base/error.h"
 #include "tests/fault_of.h"
@@ -47,6 +48,17 @@ TEST(Features, BeginOnceAndWithoutThoseThatExcludeThem) {
   features.set(Feature::join, false);
   features.set(Feature::shard_gradients, true);
   EXPECT_EQ(fault_of([&] { features.require_allowed(Feature::join); }), Fault::unsupported);
+}
+
+TEST(Features, ExcludeEachOtherInEitherOrder) {
+  for (const auto& [first, second] : {std::pair(Feature::join, Feature::noise_scale),
+                                      std::pair(Feature::noise_scale, Feature::join),
+                                      std::pair(Feature::comm_hook, Feature::sparse_gradients),
+                                      std::pair(Feature::sparse_gradients, Feature::comm_hook)}) {
+    Features features{Options{}};
+    features.set(first, true);
+    EXPECT_EQ(fault_of([&] { features.require_allowed(second); }), Fault::unsupported);
+  }
 }
 
 TEST(Features, MayLastAsLongAsTheirUser) {

@@ -18,12 +18,12 @@
 namespace lockstep::parallel {
 namespace {
 
-// Elements checked together, so that the compiler can vectorise.
+// Checked together, for vectorisation.
 template <class T>
 constexpr std::size_t lanes_of = 64 / sizeof(T);
 
-// Calls visit(i) for every i below `count` and returns whether all results are finite. A finite
-// number times zero is zero. An infinity or a NaN times zero is NaN, which remains in every sum.
+// Whether visit(i) is finite for all i below `count`. A finite number times zero is zero; others
+// become NaN, which remains in every sum.
 template <class T, class Visit>
 bool all_finite_in(std::size_t count, Visit visit) {
   T sums[lanes_of<T>] = {};
@@ -112,7 +112,7 @@ void FiniteCheck::enqueue(const std::vector<std::size_t>& indices,
     indices_.push_back(i);
   }
   if (gradients.empty()) return;
-  // The largest magnitude. It is infinite or NaN if and only if an element is.
+  // The largest magnitude: non-finite if and only if an element is.
   const auto largest = at::_foreach_norm(gradients, std::numeric_limits<double>::infinity());
   finite_.push_back(at::isfinite(at::stack(largest)));
 }

@@ -16,68 +16,44 @@ namespace lockstep::parallel {
 
 using torch::autograd::variable_list;
 
-class GradientHook::Post final : public torch::autograd::FunctionPostHook {
+// Called after LibTorch has added to `.grad`.
+class ParameterHooks::Hook final : public torch::autograd::FunctionPostHook {
  public:
-  Post(GradientOwner& its_owner, std::size_t index) : owner(its_owner), index_(index) {}
+  Hook(GradientOwner& its_owner, std::size_t index, NodePtr its_accumulator)
+      : owner(its_owner), accumulator(std::move(its_accumulator)), index_(index) {}
 
   variable_list operator()(const variable_list& outputs, const variable_list& incoming) override {
     owner.on_gradient(index_, incoming[0]);
     return outputs;
   }
 
-  static Post* add_to(torch::autograd::Node& accumulator, GradientOwner& owner, std::size_t index) {
-    auto post = std::make_unique<Post>(owner, index);
-    Post* const added = post.get();
-    accumulator.add_post_hook(std::move(post));
-    return added;
-  }
-
-  static std::vector<Post*> on(const torch::autograd::Node& accumulator) {
-    std::vector<Post*> found;
-    for (const auto& hook : accumulator.post_hooks())
-      if (auto* const post = dynamic_cast<Post*>(hook.get())) found.push_back(post);
-    return found;
-  }
-
   GradientOwner& owner;
+  const NodePtr accumulator;  // Exists only while referenced.
   bool is_in_charge = false;
 
  private:
   const std::size_t index_;
 };
 
-GradientHook::GradientHook(const at::Tensor& parameter, GradientOwner& owner, std::size_t index)
-    : accumulator_(torch::autograd::impl::grad_accumulator(parameter)),
-      post_(Post::add_to(*accumulator_, owner, index)) {
-  post_->is_in_charge = !has_others();
+std::vector<ParameterHooks::Hook*> ParameterHooks::hooks_on(
+    const torch::autograd::Node& accumulator) {
+  std::vector<Hook*> found;
+  for (const auto& each : accumulator.post_hooks())
+    if (auto* const hook = dynamic_cast<Hook*>(each.get())) found.push_back(hook);
+  return found;
 }
 
-GradientHook::~GradientHook() {
-  const bool was_in_charge = post_->is_in_charge;
-  accumulator_->del_post_hook(reinterpret_cast<std::uintptr_t>(post_));
-  const auto others = Post::on(*accumulator_);
+void ParameterHooks::Remove::operator()(Hook* hook) const noexcept {
+  const NodePtr accumulator = hook->accumulator;  // Outlives the hook that it owns.
+  const bool was_in_charge = hook->is_in_charge;
+  accumulator->del_post_hook(reinterpret_cast<std::uintptr_t>(hook));
+  const auto others = hooks_on(*accumulator);
   if (was_in_charge && !others.empty()) others.back()->is_in_charge = true;
 }
 
-bool GradientHook::is_in_charge() const { return post_->is_in_charge; }
-
-void GradientHook::take_charge() {
-  if (post_->is_in_charge) return;
-  for (Post* const post : Post::on(*accumulator_)) post->is_in_charge = post == post_;
-}
-
-bool GradientHook::has_others() const { return Post::on(*accumulator_).size() > 1; }
-
-bool GradientHook::is_allowed() const {
-  const auto posts = Post::on(*accumulator_);
-  return std::all_of(posts.begin(), posts.end(), [&](const Post* post) {
-    return post == post_ || post->owner.allows_others();
-  });
-}
-
-bool GradientHook::is_on(const at::Tensor& parameter) {
+bool has_gradient_hook(const at::Tensor& parameter) {
   const auto accumulator = torch::autograd::impl::try_get_grad_accumulator(parameter);
-  return accumulator != nullptr && !Post::on(*accumulator).empty();
+  return accumulator != nullptr && !ParameterHooks::hooks_on(*accumulator).empty();
 }
 
 bool accumulates_gradients() {
@@ -94,15 +70,22 @@ ParameterHooks::ParameterHooks(const NamedTensors& parameters, GradientOwner& ow
   for (std::size_t i = 0; i < parameters.size(); ++i) hooks_.push_back(hook_on(i));
 }
 
-std::unique_ptr<GradientHook> ParameterHooks::hook_on(std::size_t index) const {
-  return std::make_unique<GradientHook>(parameters_[index].second, owner_, index);
+ParameterHooks::~ParameterHooks() = default;
+
+ParameterHooks::OwnHook ParameterHooks::hook_on(std::size_t index) const {
+  const auto accumulator = torch::autograd::impl::grad_accumulator(parameters_[index].second);
+  auto added = std::make_unique<Hook>(owner_, index, accumulator);
+  Hook* const hook = added.get();
+  hook->is_in_charge = hooks_on(*accumulator).empty();
+  accumulator->add_post_hook(std::move(added));
+  return OwnHook(hook);
 }
 
 // A frozen parameter has no accumulator.
 void ParameterHooks::renew() {
   for (std::size_t i = 0; i < hooks_.size(); ++i) {
     const auto current = torch::autograd::impl::grad_accumulator(parameters_[i].second);
-    if (current != nullptr && current.get() != hooks_[i]->accumulator()) hooks_[i] = hook_on(i);
+    if (current != nullptr && current != hooks_[i]->accumulator) hooks_[i] = hook_on(i);
   }
 }
 
@@ -119,19 +102,37 @@ void ParameterHooks::renew_accumulators() {
 }
 
 void ParameterHooks::take_charge() const {
-  for (const auto& hook : hooks_) hook->take_charge();
+  for (const OwnHook& own : hooks_) {
+    if (own->is_in_charge) continue;
+    for (Hook* const hook : hooks_on(*own->accumulator)) hook->is_in_charge = hook == own.get();
+  }
+}
+
+bool ParameterHooks::is_in_charge(std::size_t index) const { return hooks_[index]->is_in_charge; }
+
+std::vector<bool> ParameterHooks::in_charge() const {
+  std::vector<bool> all;
+  for (const OwnHook& own : hooks_) all.push_back(own->is_in_charge);
+  return all;
 }
 
 bool ParameterHooks::has_others() const {
-  return std::any_of(hooks_.begin(), hooks_.end(),
-                     [](const auto& hook) { return hook->has_others(); });
+  for (std::size_t i = 0; i < hooks_.size(); ++i)
+    if (has_others(i)) return true;
+  return false;
+}
+
+bool ParameterHooks::has_others(std::size_t index) const {
+  return hooks_on(*hooks_[index]->accumulator).size() > 1;
 }
 
 std::string ParameterHooks::refused() const {
   std::string names;
   for (std::size_t i = 0; i < hooks_.size(); ++i) {
-    const GradientHook& hook = *hooks_[i];
-    if (!hook.has_others() || (owner_.allows_others() && hook.is_allowed())) continue;
+    const auto hooks = hooks_on(*hooks_[i]->accumulator);
+    const bool all_allow =
+        std::ranges::all_of(hooks, [](const Hook* hook) { return hook->owner.allows_others(); });
+    if (hooks.size() == 1 || all_allow) continue;
     names += (names.empty() ? "" : ", ") + parameters_[i].first;
   }
   return names;
@@ -143,7 +144,7 @@ bool ParameterHooks::are_reached() const {
   for (std::size_t i = 0; i < hooks_.size(); ++i) {
     if (!is_in_charge(i) || !parameters_[i].second.requires_grad()) continue;
     if (everything) return true;
-    const auto found = wanted->find(hooks_[i]->accumulator());
+    const auto found = wanted->find(hooks_[i]->accumulator.get());
     if (found != wanted->end() && found->second.should_execute()) return true;
   }
   return false;

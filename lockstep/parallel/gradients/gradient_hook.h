@@ -1,9 +1,9 @@
 // Hooks on the gradient accumulators of parameters.
 //
-// Two modules that share a parameter share its accumulator. If each has a DistributedDataParallel,
-// only the owner whose forward() was called last is active and averages the gradient.
+// Modules that share a parameter share its accumulator. If each has a DistributedDataParallel, only
+// the owner whose forward() was last called outside no_sync() is active and averages the gradient.
 //
-// Thread safety: none, except that the accumulator may call its hooks on autograd's thread.
+// Thread safety: none, but hooks may run on autograd's thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,82 +24,72 @@ struct Node;
 
 namespace lockstep::parallel {
 
-// Averages gradients. Lifetime: outlives its hooks.
+// Averages gradients.
 class GradientOwner {
  public:
-  // `.grad` of the owner's parameter `index` is complete: `incoming`, or its sum with the earlier
-  // gradient. Called for active and inactive owners.
+  // LibTorch has made `incoming` the `.grad` of parameter `index`, or added it there. Called for
+  // active and inactive owners.
   virtual void on_gradient(std::size_t index, const at::Tensor& incoming) = 0;
 
-  // Whether another owner may be active for its gradients.
+  // Whether another owner may be active for these parameters.
   virtual bool allows_others() const = 0;
 
  protected:
   ~GradientOwner() = default;
 };
 
-class GradientHook {
- public:
-  // Becomes active if no other hook is on the accumulator.
-  GradientHook(const at::Tensor& parameter, GradientOwner& owner, std::size_t index);
+bool has_gradient_hook(const at::Tensor& parameter);
 
-  // If active, activates another hook on the accumulator.
-  ~GradientHook();
-  GradientHook(const GradientHook&) = delete;
-  GradientHook& operator=(const GradientHook&) = delete;
-
-  bool is_in_charge() const;
-  void take_charge();
-
-  // Whether the accumulator has other owners' hooks, and whether all of them allow this one.
-  bool has_others() const;
-  bool is_allowed() const;
-
-  static bool is_on(const at::Tensor& parameter);
-
-  torch::autograd::Node* accumulator() const { return accumulator_.get(); }
-
- private:
-  class Post;
-
-  const NodePtr accumulator_;  // Exists only while referenced.
-  Post* const post_;           // Owned by the accumulator.
-};
-
-// Whether this thread's backward() adds to any `.grad`. False in autograd::grad().
+// Whether this thread's backward() adds to a `.grad`; autograd::grad() does not.
 bool accumulates_gradients();
 
+// An owner's hooks, one per parameter.
 class ParameterHooks {
  public:
-  // `parameters` and `owner` outlive this object.
+  // `parameters` and `owner` outlive this object. The owner becomes active for parameters without
+  // other hooks.
   ParameterHooks(const NamedTensors& parameters, GradientOwner& owner);
 
-  // Moves the hooks of parameters that torch::load() has given another accumulator.
+  // Another owner with a hook becomes active instead.
+  ~ParameterHooks();
+  ParameterHooks(const ParameterHooks&) = delete;
+  ParameterHooks& operator=(const ParameterHooks&) = delete;
+
+  // Moves hooks to new accumulators, such as after torch::load().
   void renew();
   void take_charge() const;
 
   // For gradients of another shape: LibTorch renews accumulators only for another type or device.
-  // Gradients of the earlier shape become undefined.
+  // Earlier gradients of the old shape become undefined.
   void renew_accumulators();
 
-  bool is_in_charge(std::size_t index) const { return hooks_[index]->is_in_charge(); }
+  bool is_in_charge(std::size_t index) const;
+  std::vector<bool> in_charge() const;
 
   bool has_others() const;
-  bool has_others(std::size_t index) const { return hooks_[index]->has_others(); }
+  bool has_others(std::size_t index) const;
 
-  // Names of parameters that have another owner, if either owner does not allow that.
+  // Names of parameters with another owner, unless all owners allow that.
   std::string refused() const;
 
-  // Whether this thread's backward() reaches a parameter for which the owner is active. False while
-  // all are frozen, and in autograd::grad() on other tensors.
+  // Whether this thread's backward() may reach a parameter for which the owner is active. False in
+  // autograd::grad() on other tensors.
   bool are_reached() const;
 
  private:
-  std::unique_ptr<GradientHook> hook_on(std::size_t index) const;
+  class Hook;
+  struct Remove {
+    void operator()(Hook* hook) const noexcept;
+  };
+  using OwnHook = std::unique_ptr<Hook, Remove>;  // The accumulator owns the object.
+
+  static std::vector<Hook*> hooks_on(const torch::autograd::Node& accumulator);
+  friend bool has_gradient_hook(const at::Tensor& parameter);
+  OwnHook hook_on(std::size_t index) const;
 
   const NamedTensors& parameters_;
   GradientOwner& owner_;
-  std::vector<std::unique_ptr<GradientHook>> hooks_;
+  std::vector<OwnHook> hooks_;
 };
 
 }  // namespace lockstep::parallel

@@ -90,8 +90,8 @@ void expect_means(const Heads& nets, const std::vector<torch::Tensor>& expected)
     }
 }
 
-// Calls `pass` several times on several ranks, with and without overlap. Expects the means of both
-// losses' gradients after each call.
+// Calls `pass` repeatedly on several ranks, with and without overlap. After each call, expects the
+// means of both losses' gradients.
 void expect_means_after(const std::function<void(Ddp& a, Ddp& b, const torch::Tensor& x)>& pass) {
   for (const int ranks : {1, 2, 3})
     for (const std::int64_t width : {few, many}) {

@@ -37,7 +37,7 @@ std::vector<bool> sparse_of(const NamedTensors& parameters, const GradientSink& 
   return is_sparse;
 }
 
-// Autograd has not made such a gradient: the program assigned it.
+// The program has assigned such a gradient.
 void require_shape(const std::string& name, const at::Tensor& gradient,
                    const at::Tensor& parameter) {
   require(gradient.sizes() == parameter.sizes(), [&] {
@@ -47,24 +47,6 @@ void require_shape(const std::string& name, const at::Tensor& gradient,
 
 }  // namespace
 
-// --- GradientCounts -----------------------------------------------------------------------------
-
-void GradientCounts::begin_pass() {
-  if (recording_) expected_.assign(expected_.size(), 0);  // An Error may have ended the last.
-  remaining_ = expected_;
-}
-
-GradientCounts::Arrival GradientCounts::note(std::size_t index) {
-  if (recording_) {
-    ++expected_[index];
-    return Arrival::recorded;
-  }
-  if (remaining_[index] == 0) return Arrival::repeated;
-  return --remaining_[index] > 0 ? Arrival::incomplete : Arrival::complete;
-}
-
-// --- GradientIntake -----------------------------------------------------------------------------
-
 GradientIntake::GradientIntake(const NamedTensors& parameters, const ParameterHooks& hooks,
                                std::unique_ptr<GradientSink> sink,
                                const DistributedDataParallelOptions& options)
@@ -72,53 +54,43 @@ GradientIntake::GradientIntake(const NamedTensors& parameters, const ParameterHo
       hooks_(hooks),
       device_(parameters.front().second.device()),
       sink_(std::move(sink)),
-      order_(parameters, options, sink_->own_buckets(), sparse_of(parameters, *sink_)),
-      counts_(parameters.size(), options.static_graph) {
-  sink_->assign(assignment());
+      plan_(parameters, options, sink_->own_buckets(), sparse_of(parameters, *sink_)) {
+  sink_->assign(plan_.assignment());
 }
 
 void GradientIntake::set_sink(std::unique_ptr<GradientSink> sink) {
   sink_->release();  // An interrupted pass may have left it active.
-  sink->assign(assignment());
+  sink->assign(plan_.assignment());
   sink_ = std::move(sink);
 }
 
 void GradientIntake::rebuild_buckets(const ProcessGroup& group) {
-  if (!order_.is_due()) return;
-  BucketAssignment learned = order_.learned(parameters_, group);
-  if (learned == assignment()) return;
-  sink_->assign(learned);
-  order_.assign(std::move(learned));
+  auto rebuilt = plan_.rebuilt(parameters_, group);
+  if (!rebuilt) return;
+  sink_->assign(*rebuilt);
+  plan_.assign(std::move(*rebuilt));
 }
 
 void GradientIntake::begin_pass(bool early, bool is_shadow) {
   is_shadow_ = is_shadow;
-  early_ = sink_->begin(early && !counts_.is_recording());
-  if (!is_shadow) order_.begin_pass();
-  counts_.begin_pass();
+  early_ = sink_->begin(early && !plan_.is_recording_counts());
   report_ = {};
-  progress_.begin_pass(parameters_.size(), assignment().size());
-  for (std::size_t i = 0; i < parameters_.size(); ++i)
-    if (counts_.expects(i) && hooks_.is_in_charge(i)) progress_.expect(i, order_.bucket_of(i));
+  plan_.begin_pass(hooks_.in_charge(), /*keeps_order=*/is_shadow);
 }
 
-// --- As gradients come --------------------------------------------------------------------------
-
 void GradientIntake::add(std::size_t index, const at::Tensor& incoming) {
-  const GradientCounts::Arrival arrival = counts_.note(index);
-  if (arrival == GradientCounts::Arrival::repeated)
-    report_.repeated = static_cast<std::int64_t>(index);
-  if (arrival != GradientCounts::Arrival::complete) return;
+  const BucketPlan::Arrival arrival = plan_.note_arrival(index);
+  if (arrival == BucketPlan::Arrival::repeated) report_.repeated = static_cast<std::int64_t>(index);
+  if (arrival != BucketPlan::Arrival::complete) return;
   take(index, incoming);
-  order_.note(index);
-  while (early_ && progress_.is_next_complete()) finish_bucket();
+  while (early_ && plan_.is_next_complete()) finish_bucket();
 }
 
 void GradientIntake::take(std::size_t index, const at::Tensor& incoming) {
   const Stopwatch watch(copy_time_);
   const at::NoGradGuard no_grad;
   const auto& [name, parameter] = parameters_[index];
-  require(progress_.is_open(order_.bucket_of(index)), [&name = name] {
+  require(plan_.is_open(index), [&name = name] {
     return "the gradient of parameter " + name +
            " came after its bucket was started: forward() of another DistributedDataParallel with "
            "this parameter ran during backward()";
@@ -126,7 +98,7 @@ void GradientIntake::take(std::size_t index, const at::Tensor& incoming) {
   at::Tensor& gradient = parameter.mutable_grad();
   if (gradient.defined()) require_takeable(name, gradient, sink_->is_sparse(index), device_);
   note(index, sink_->take(index, gradient, incoming));
-  progress_.note_taken(index, order_.bucket_of(index));
+  plan_.note_taken(index);
 }
 
 void GradientIntake::note(std::size_t index, Taken taken) {
@@ -136,27 +108,25 @@ void GradientIntake::note(std::size_t index, Taken taken) {
     report_.non_finite = number;
 }
 
-// The next bucket is complete, or cannot become more complete. A gradient that did not arrive is
-// the accumulated one, or zero, and remains so unless another rank has one.
+// Completes the next bucket. A missing gradient is the accumulated one, or
+// zero.
 void GradientIntake::finish_bucket() {
   const Stopwatch watch(copy_time_);
   const at::NoGradGuard no_grad;
-  for (const std::size_t i : assignment()[progress_.next()]) {
-    if (progress_.is_taken(i)) continue;
+  for (const std::size_t i : plan_.assignment()[plan_.next()]) {
+    if (plan_.is_taken(i)) continue;
     at::Tensor none;  // Must not be read while another reducer averages it.
     const bool is_read = !is_shadow_ && hooks_.is_in_charge(i);
     at::Tensor& gradient = is_read ? parameters_[i].second.mutable_grad() : none;
     if (gradient.defined()) require_shape(parameters_[i].first, gradient, parameters_[i].second);
     note(i, sink_->take_left_out(i, gradient));
   }
-  sink_->start(progress_.next());
-  progress_.advance();
+  sink_->start(plan_.next());
+  plan_.advance();
 }
 
-// --- At the end of the pass ---------------------------------------------------------------------
-
 void GradientIntake::complete() {
-  while (progress_.has_next()) finish_bucket();
+  while (plan_.has_next()) finish_bucket();
   const Stopwatch watch(wait_time_);
   if (const auto index = sink_->wait()) note(*index, Taken::non_finite);
 }
@@ -164,8 +134,7 @@ void GradientIntake::complete() {
 void GradientIntake::finish(const PassReports& reports, double factor) {
   sink_->finish(reports, factor);
   has_passed_ = true;
-  if (!counts_.is_recording()) order_.end_pass();
-  counts_.end_pass();
+  plan_.end_pass();
 }
 
 void GradientIntake::drop() noexcept {

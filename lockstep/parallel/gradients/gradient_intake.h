@@ -1,5 +1,4 @@
-// Passes gradients from the hooks to a GradientSink, bucket by bucket. The first passes record the
-// order of arrival and, with a static graph, how often each gradient comes.
+// Passes gradients from hooks to a GradientSink, by buckets.
 //
 // Thread safety: none.
 
@@ -15,7 +14,7 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/gradients/bucket_assignment.h"
+#include "lockstep/parallel/gradients/bucket_plan.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
 #include "lockstep/parallel/gradients/gradient_hook.h"
 #include "lockstep/parallel/gradients/gradient_sink.h"
@@ -24,76 +23,36 @@
 
 namespace lockstep::parallel {
 
-// How often each gradient is expected in a pass: once or, with a static graph, as in the first
-// averaged pass.
-class GradientCounts {
- public:
-  enum class Arrival : std::uint8_t {
-    recorded,    // In the pass that records the counts: it may come again.
-    incomplete,  // It is expected again.
-    complete,
-    repeated,  // It came more often than expected.
-  };
-
-  GradientCounts(std::size_t parameters, bool static_graph)
-      : static_(static_graph),
-        recording_(static_graph),
-        expected_(parameters, static_graph ? 0 : 1),
-        remaining_(expected_) {}
-
-  void begin_pass();
-  Arrival note(std::size_t index);
-
-  // After an averaged pass.
-  void end_pass() { recording_ = false; }
-
-  bool is_recording() const { return recording_; }
-
-  bool is_known() const { return static_ && !recording_; }
-
-  bool expects(std::size_t index) const { return expected_[index] > 0; }
-  bool misses(std::size_t index) const { return remaining_[index] > 0; }
-
- private:
-  const bool static_;
-  bool recording_;
-  std::vector<int> expected_;   // In a whole pass.
-  std::vector<int> remaining_;  // In the current pass.
-};
-
 class GradientIntake {
  public:
-  // Collective. `parameters` and `hooks`, which determine whose gradients are taken, outlive this
-  // object.
+  // Collective. `parameters` and `hooks` outlive this object.
   GradientIntake(const NamedTensors& parameters, const ParameterHooks& hooks,
                  std::unique_ptr<GradientSink> sink, const DistributedDataParallelOptions& options);
 
   // Collective, before the first pass.
   void set_sink(std::unique_ptr<GradientSink> sink);
 
-  // Collective once, after the first pass: orders buckets by the arrival of rank 0's gradients.
+  // As BucketPlan::rebuilt().
   void rebuild_buckets(const ProcessGroup& group);
 
-  // `early`: as GradientSink's. A shadow pass reads no gradient and records no order.
+  // `early`: as GradientSink's. A shadow pass reads no gradients and records no order.
   void begin_pass(bool early, bool is_shadow = false);
 
-  // `incoming`, or its sum with the previous `.grad`, has arrived.
-  // Errors: unsupported for a gradient on another device, and if it is sparse or dense unlike the
+  // Errors: unsupported for a gradient on another device, and for a sparse or dense one unlike the
   // sink's.
   void add(std::size_t index, const at::Tensor& incoming);
 
   void complete();
 
-  // As GradientSink's, after all ranks have agreed on the pass.
+  // As GradientSink's.
   void finish(const PassReports& reports, double factor);
 
-  // Drops the pass. All gradients are then undefined.
+  // Drops the pass; all gradients become undefined.
   void drop() noexcept;
 
   const PassReport& report() const { return report_; }
-  const GradientCounts& counts() const { return counts_; }
+  const BucketPlan& plan() const { return plan_; }
   const GradientSink& sink() const { return *sink_; }
-  const BucketAssignment& assignment() const { return order_.assignment(); }
   bool has_passed() const { return has_passed_; }
   c10::Device device() const { return device_; }
   BackwardTimes times() const;
@@ -105,12 +64,10 @@ class GradientIntake {
 
   const NamedTensors& parameters_;
   const ParameterHooks& hooks_;
-  const c10::Device device_;  // The parameters' device at construction.
+  const c10::Device device_;  // At construction.
   std::unique_ptr<GradientSink> sink_;
-  BucketOrder order_;
-  GradientCounts counts_;
-  BucketProgress progress_;
-  bool early_ = false;  // The current pass starts buckets as they complete.
+  BucketPlan plan_;
+  bool early_ = false;  // Starts buckets as they complete.
   bool is_shadow_ = false;
   PassReport report_;  // The current pass, without its number and samples.
   bool has_passed_ = false;

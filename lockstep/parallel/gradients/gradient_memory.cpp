@@ -36,7 +36,7 @@ void* take_armed(std::size_t bytes) {
   return nullptr;
 }
 
-// Blocks of pools by address, which may be all that code that frees memory has.
+// Blocks of pools by address.
 class TakenRooms {
  public:
   void add(void* room, std::shared_ptr<GradientPool> pool, std::size_t bytes) {
@@ -65,14 +65,14 @@ class TakenRooms {
   std::unordered_map<void*, Room> rooms_;
 };
 
-// Never destroyed, because tensors may be freed later than any static object.
+// Never destroyed: tensors may outlive static objects.
 TakenRooms& taken_rooms() {
   static auto* const rooms = new TakenRooms;
   return *rooms;
 }
 
-// LibTorch's own. install_allocator() makes the first call. A static object within a function
-// orders that call before those of other threads, whatever else they have seen.
+// LibTorch's own. install_allocator() makes the first call, which the static object orders before
+// other threads' calls.
 c10::Allocator& next_allocator() {
   static c10::Allocator& next = *c10::GetCPUAllocator();
   return next;
@@ -82,8 +82,8 @@ void free_memory(void* data) {
   if (data != nullptr && !taken_rooms().give_back(data)) next_allocator().raw_deleter()(data);
 }
 
-// Precedes LibTorch's own allocator. Memory of both is freed by address only, because oneDNN
-// allocates and frees raw memory here.
+// Precedes LibTorch's own allocator. Memory of both is freed by address: oneDNN allocates and frees
+// raw memory here.
 class PoolAllocator final : public c10::Allocator {
  public:
   c10::DataPtr allocate(std::size_t bytes) override {
@@ -101,7 +101,7 @@ void install_allocator() {
   static const bool installed = [] {
     next_allocator();
     auto* const ours = new PoolAllocator;
-    // LibTorch's table of allocators is plain memory, which other threads may read now.
+    // LibTorch's table is plain memory, which other threads may read now.
     std::atomic_thread_fence(std::memory_order_release);
     c10::SetCPUAllocator(ours, /*priority=*/1);
     return true;
@@ -110,8 +110,6 @@ void install_allocator() {
 }
 
 }  // namespace
-
-// --- Gradients ----------------------------------------------------------------------------------
 
 NamedTensors trained_parameters(NamedTensors parameters) {
   NamedTensors trained = distinct(std::move(parameters));
@@ -170,8 +168,6 @@ bool shares_incoming_memory(const at::Tensor& gradient, const at::Tensor& incomi
   return tensors > 3 || incoming._base().use_count() > 1;
 }
 
-// --- BucketMemory -------------------------------------------------------------------------------
-
 BucketMemory::BucketMemory(std::size_t bytes, at::ScalarType dtype, c10::Device device,
                            const ProcessGroup& group)
     : dtype_(dtype) {
@@ -181,8 +177,8 @@ BucketMemory::BucketMemory(std::size_t bytes, at::ScalarType dtype, c10::Device 
     on_device_ = at::zeros({elements_in(bytes, dtype)}, at::dtype(dtype).device(device));
 }
 
-// Not a view for autograd: views share one version counter, and detach_(), which zero_grad(false)
-// calls, refuses them.
+// No autograd view: views share one version counter, and detach_(), which zero_grad(false) calls,
+// refuses them.
 at::Tensor BucketMemory::view(std::size_t begin, at::IntArrayRef sizes, at::IntArrayRef strides,
                               at::ScalarType dtype) const {
   if (registered_) return view_of(*registered_, begin, sizes, strides, dtype);
@@ -200,8 +196,6 @@ at::Tensor BucketMemory::flat(std::size_t begin, std::size_t bytes) const {
   const at::ScalarType real = c10::toRealValueType(dtype_);
   return view(begin, {elements_in(bytes, real)}, {1}, real);
 }
-
-// --- GradientPool -------------------------------------------------------------------------------
 
 std::shared_ptr<GradientPool> GradientPool::make(const std::vector<std::size_t>& sizes,
                                                  const ProcessGroup& group) {

@@ -1,5 +1,5 @@
-// Memory of gradients. A large gradient is averaged in place: GradientPool lets autograd allocate
-// it in registered memory. Small gradients are copied side by side into BucketMemory.
+// Memory of gradients. Without a communication hook, large ones on the CPU are averaged in place:
+// GradientPool lets autograd allocate them in registered memory. Others are copied to BucketMemory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,8 +27,8 @@ NamedTensors trained_parameters(NamedTensors parameters);
 // Uninitialised, with the parameter's shape and dense_strides().
 at::Tensor like_gradient(const at::Tensor& parameter, std::optional<at::ScalarType> type = {});
 
-// The form in which a parameter's gradient is reduced: its shape, type and device at construction,
-// with dense_strides(). The same on all ranks, even if memory formats change later.
+// The form in which a parameter's gradient is reduced: shape, type and device at construction, with
+// dense_strides(). Equal on all ranks, even if memory formats change.
 class GradientForm {
  public:
   explicit GradientForm(const at::Tensor& parameter);
@@ -36,7 +36,7 @@ class GradientForm {
   // Uninitialised.
   at::Tensor make() const;
 
-  // Whether the memory of `gradient` has this form.
+  // Whether the memory of `gradient` has this shape, type and strides.
   bool fits(const at::Tensor& gradient) const;
 
   at::IntArrayRef sizes() const { return sizes_; }
@@ -55,15 +55,14 @@ class GradientForm {
 
 std::vector<GradientForm> gradient_forms(const NamedTensors& parameters);
 
-// Whether another tensor uses the memory that `gradient` shares with `incoming`, autograd's tensor,
-// such as a gradient that backward() has not read yet. False if the two share none. For a hook of
-// the parameter's accumulator.
+// Whether `gradient` shares memory with `incoming`, autograd's, and with a third tensor, such as a
+// gradient that backward() has not read yet. For a hook of the parameter's accumulator.
 bool shares_incoming_memory(const at::Tensor& gradient, const at::Tensor& incoming);
 
-// From this size on, reducing in place takes less time than copying into registered memory first.
+// From this size on, reducing in place is faster than copying into registered memory first.
 constexpr bool is_large_gradient(std::size_t bytes) { return bytes >= std::size_t{256} << 10; }
 
-// Memory for gradients of one type: mapped by every rank of the host, or on a CUDA device.
+// Memory for gradients of one type: registered, or on a CUDA device.
 class BucketMemory {
  public:
   // Zeroed. Collective in CPU memory.
@@ -88,18 +87,18 @@ class BucketMemory {
   at::Tensor on_device_;
 };
 
-// Registered memory in which autograd itself allocates large gradients.
-// A pool armed on a thread serves each new tensor there of exactly a gradient's size, even one that
-// is no gradient. Gradients without space are summed through staging buffers.
+// An armed pool serves its thread's new tensors of exactly a gradient's size, also those that are
+// no gradients.
+// Gradients without space are summed through staging buffers.
 //
 // Thread safety: tensors may be freed on any thread.
 class GradientPool : public std::enable_shared_from_this<GradientPool> {
  public:
-  // Collective. Reserves memory for one tensor of each size.
+  // Collective. For one tensor of each size.
   static std::shared_ptr<GradientPool> make(const std::vector<std::size_t>& sizes,
                                             const ProcessGroup& group);
 
-  // Arms `pool`, unless null, on this thread while it exists. Several may be armed, because two
+  // Arms `pool`, unless null, on this thread, until destroyed there. Several may be armed: two
   // passes of one backward() may end in any order.
   class Arming {
    public:
@@ -115,7 +114,7 @@ class GradientPool : public std::enable_shared_from_this<GradientPool> {
 
   const RegisteredMemory& memory() const { return memory_; }
 
-  // Null if no memory of exactly that size is free. The memory keeps the pool alive until freed.
+  // Null if no memory of that size is free. Keeps the pool alive until LibTorch frees the memory.
   void* take(std::size_t bytes);
   void give_back(void* room, std::size_t bytes);
 

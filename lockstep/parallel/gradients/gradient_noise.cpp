@@ -14,7 +14,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// At least single precision: in bfloat16, a norm is accurate only to 0.4 %; in float16, at most
+// At least single precision: in bfloat16, norms are accurate only to 0.4 %; in float16, at most
 // 65504.
 at::Tensor norm_of(const at::Tensor& tensor) {
   std::optional<at::ScalarType> type;
@@ -23,7 +23,7 @@ at::Tensor norm_of(const at::Tensor& tensor) {
                                 /*keepdim=*/false, type);
 }
 
-// Waits only once for the device, if norms are on one.
+// Waits only once for a device.
 double squares_of(std::vector<at::Tensor> norms) {
   if (norms.empty()) return 0;
   for (at::Tensor& norm : norms) norm = norm.to(at::kDouble);
@@ -51,7 +51,7 @@ void GradientNoise::note(const at::Tensor& gradient, int task) {
   norms_.push_back(norm_of(gradient));
 }
 
-// Autograd usually assigns the gradient itself to an undefined `.grad`: no element is read then.
+// Autograd usually assigns the gradient to an undefined `.grad`: no element is read then.
 void GradientNoise::compare(const at::Tensor& gradient, const at::Tensor& sum) {
   if (!sum.defined() || sum.const_data_ptr() == gradient.const_data_ptr()) return;
   const at::NoGradGuard no_grad;

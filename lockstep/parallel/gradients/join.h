@@ -1,6 +1,5 @@
-// Support for ranks whose inputs end at different times, after
-// torch/distributed/algorithms/join.py. An active rank announces each collective of
-// DistributedDataParallel before it starts. Joined ranks take part without data.
+// For ranks whose inputs end at different times, after torch/distributed/algorithms/join.py. Active
+// ranks announce each collective of DistributedDataParallel; joined ranks take part without data.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,10 +19,10 @@ class Join {
 
   Join(const ProcessGroup& group, JoinOptions options);
 
-  // Collective. Announces this rank's next step, or that it has joined. Returns the active ranks'
-  // step; empty if no rank is active.
-  // Errors, on all ranks: mismatch if active ranks announce different steps; aborted if only some
-  // ranks have joined and the options forbid it.
+  // Collective. Announces this rank's next step. Returns the active ranks'; empty if all have
+  // joined.
+  // Errors, on all ranks: mismatch for different steps of active ranks; aborted if only some ranks
+  // have joined and the options forbid it.
   std::optional<Step> exchange(Step own);
 
   int active_ranks() const { return active_ranks_; }
@@ -34,7 +33,7 @@ class Join {
  private:
   const ProcessGroup group_;
   const JoinOptions options_;
-  const std::string label_;  // Ranks with different options throw mismatch.
+  const std::string label_;  // Different options are a mismatch.
   int active_ranks_;
   int largest_active_rank_;
 };

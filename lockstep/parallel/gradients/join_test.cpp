@@ -22,7 +22,7 @@ namespace {
 using test::fault_of;
 using Options = DistributedDataParallelOptions;
 
-// Has fixed weights, because threads share the generator.
+// Fixed weights: threads share the generator.
 torch::nn::Linear linear() {
   torch::nn::Linear net(6, 3);
   net->to(torch::kDouble);
@@ -107,7 +107,7 @@ TEST(Join, RanksThatAreDoneDoNotStopTheOthers) {
         auto whole_sgd = sgd_of(whole);
         DistributedDataParallel ddp(net, world, {.bucket_cap_mb = 1e-5, .overlap = overlap});
         const auto train = [&] {
-          for (int step = 0; step < 2 + 3 * world.rank(); ++step) {  // 2, 5 and 8 steps.
+          for (int step = 0; step < 2 + 3 * world.rank(); ++step) {
             sgd.zero_grad();
             loss_of(ddp(inputs(10 * step + world.rank(), 10 * step + world.rank() + 2))).backward();
             sgd.step();

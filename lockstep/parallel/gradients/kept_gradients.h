@@ -1,4 +1,4 @@
-// Sinks that leave gradients where autograd has made them: backward() averages nothing.
+// Sinks that leave gradients unchanged.
 //
 // Thread safety: as GradientSink.
 
@@ -37,12 +37,12 @@ class KeptGradients : public GradientSink {
  private:
   const NamedTensors& parameters_;
   const bool check_finite_;
-  std::vector<std::size_t> unseen_;  // On a device, where one launch checks all of them.
+  std::vector<std::size_t> unseen_;  // On a device: one launch checks all.
   FiniteCheck finite_check_;
 };
 
-// Gradients of shared parameters, which SharedOptimizer averages. All ranks of the host can read
-// large ones in the pool.
+// Gradients of shared parameters, for SharedOptimizer. The host's ranks can read large ones in the
+// pool.
 class PooledGradients final : public KeptGradients {
  public:
   // Collective, unless the group has one rank.
@@ -55,12 +55,12 @@ class PooledGradients final : public KeptGradients {
   const std::shared_ptr<GradientPool> pool_;
 };
 
-// For DeterministicPass, which adds them up.
+// For DeterministicPass.
 class MicrobatchGradients final : public KeptGradients {
  public:
   using KeptGradients::KeptGradients;
 
-  // Errors: misuse, because the pass is outside train_microbatches().
+  // Errors: misuse: the pass is outside train_microbatches().
   bool begin(bool early) override;
 };
 

@@ -28,8 +28,8 @@ double eps_of(at::ScalarType type) {
                              : std::numeric_limits<float>::epsilon();
 }
 
-// After removal of the rows before it, a row that depends on them has only rounding errors: it
-// becomes zero. A row of non-finite length becomes NaNs, so that an overflow does not become zero.
+// A row that depends on earlier ones has only rounding errors left. A row of non-finite length
+// becomes NaNs: overflow must not become zero.
 void gram_schmidt(const at::Tensor& matrices, double epsilon) {
   const std::int64_t rows = matrices.size(1);
   const double rounding = 16 * eps_of(matrices.scalar_type());
@@ -47,7 +47,7 @@ void gram_schmidt(const at::Tensor& matrices, double epsilon) {
   }
 }
 
-// Tensors to be summed over ranks, in registered memory if supported.
+// Registered if supported.
 at::Tensor summed_memory(std::int64_t elements, const GradientBucket& bucket) {
   const at::Tensor& buffer = bucket.buffer;
   const bool is_registered = buffer.is_cpu() && elements > 0;
@@ -81,8 +81,6 @@ void orthogonalize(const at::Tensor& matrices, double epsilon) {
   if (matrices.size(1) <= 2) return gram_schmidt(matrices, epsilon);
   matrices.copy_(std::get<0>(at::linalg_qr(matrices.transpose(1, 2))).transpose(1, 2));
 }
-
-// --- The form of a bucket -----------------------------------------------------------------------
 
 at::Tensor LowRankBucket::Place::in(const at::Tensor& buffer) const {
   return buffer.narrow(0, begin, numel()).view({rows, columns});
@@ -123,7 +121,7 @@ LowRankBucket::LowRankBucket(const GradientBucket& bucket, const PowerSGDOptions
   allocate(bucket);
 }
 
-// Avoids copies of the names.
+// Copies no names.
 bool LowRankBucket::fits(const GradientBucket& bucket) const {
   if (bucket.gradients.size() != all_.size()) return false;
   for (std::size_t i = 0; i < all_.size(); ++i)
@@ -136,7 +134,7 @@ bool LowRankBucket::has_lost_rows() const {
                      [](const Batch& batch) { return batch.q.eq(0).all(2).any().item<bool>(); });
 }
 
-// As in PyTorch, batches are in the order of the first matrix of their shape.
+// As in PyTorch, batches are in their first matrices' order.
 void LowRankBucket::divide(const std::vector<Matrix>& matrices) {
   std::vector<Batch> by_shape;
   for (const Matrix& matrix : matrices) {
@@ -190,14 +188,12 @@ void LowRankBucket::allocate(const GradientBucket& bucket) {
   }
 }
 
-// --- Memory between passes ----------------------------------------------------------------------
-
 void LowRankBucket::draw(std::uint64_t seed) {
   qs_.zero_();
   draw_lost_rows(seed);
 }
 
-// The draws of PyTorch: on the CPU, by one generator for all batches of a bucket.
+// As PyTorch: on the CPU, by one generator for all batches.
 void LowRankBucket::draw_lost_rows(std::uint64_t seed) {
   const auto generator = at::make_generator<at::CPUGeneratorImpl>(seed);
   for (const Batch& batch : batches_) {
@@ -236,8 +232,6 @@ LowRankMemories LowRankBucket::memories() const {
   return memories;
 }
 
-// --- A pass -------------------------------------------------------------------------------------
-
 bool LowRankBucket::average(const GradientBucket& bucket) {
   load(bucket.buffer);
   sum_ps(bucket);
@@ -251,7 +245,7 @@ bool LowRankBucket::average(const GradientBucket& bucket) {
   return !options_.warm_start || !has_lost_rows();
 }
 
-// The memory of the errors becomes M.
+// The errors' memory becomes M.
 void LowRankBucket::load(const at::Tensor& buffer) const {
   for_each([&](const Batch& batch, const Matrix& matrix, std::int64_t index) {
     const at::Tensor m = batch.m[index];

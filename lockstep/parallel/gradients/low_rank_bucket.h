@@ -1,8 +1,8 @@
-// The arithmetic and the memory of PowerSGD for one bucket of gradients.
+// PowerSGD for one bucket of gradients.
 //
 // M is a rank's gradient plus its last error. P = M Q is summed over ranks and orthonormalised,
-// then Q = M^T P is averaged. P Q^T approximates the mean of M. P and Q are transposed in memory,
-// because MKL multiplies faster by matrices of few rows.
+// then Q = M^T P is averaged. P Q^T approximates the mean of M. In memory, P and Q are transposed:
+// MKL multiplies faster by matrices of few rows.
 //
 // Thread safety: none.
 
@@ -25,12 +25,11 @@
 namespace lockstep::parallel {
 
 // Makes the rows of each matrix [count, r, n], r <= n, orthonormal: by Gram-Schmidt, or by QR for r
-// > 2. Gram-Schmidt adds `epsilon` to lengths, and rows that depend on those before them become
-// zero. Non-finite rows become NaNs.
+// > 2. Gram-Schmidt adds `epsilon` to lengths, sets rows that depend on earlier ones to zero, and
+// rows of non-finite length to NaN.
 LOCKSTEP_API void orthogonalize(const at::Tensor& matrices, double epsilon);
 
-// The state of one gradient between passes. Undefined without error feedback, or without warm
-// start.
+// A gradient's state between passes. Undefined without error feedback, or warm start.
 struct LowRankMemory {
   at::Tensor error;  // [rows, columns]
   at::Tensor q;      // [rank, columns]
@@ -47,20 +46,19 @@ class LowRankBucket {
   // Draws every Q, equal on all ranks.
   void draw(std::uint64_t seed);
 
-  // Draws zero rows of every Q again. P = M Q and Q = M^T P would keep them zero.
+  // Draws zero rows of every Q again, which P = M Q and Q = M^T P would keep zero.
   void draw_lost_rows(std::uint64_t seed);
 
   bool has_qs_in(const LowRankMemories& memories) const;
 
-  // Moves the memories of this bucket's gradients here. Errors: misuse, with its name, for a
-  // gradient of another shape.
+  // Moves this bucket's memories here. Errors: misuse, with its name, for a gradient of another
+  // shape or type.
   void take_from(LowRankMemories& memories);
 
   LowRankMemories memories() const;
 
-  // Blocking: approximates the means of the bucket's gradients, in two collectives. Returns false,
-  // on all ranks, if draw_lost_rows() is needed. After a non-finite gradient on any rank, all Q and
-  // errors are zero.
+  // Blocking: approximates the means, in at most two collectives. Returns false, on all ranks, if
+  // draw_lost_rows() is needed. If a mean Q is not finite, sets all Q and errors to zero.
   bool average(const GradientBucket& bucket);
 
   std::int64_t elements() const { return elements_; }
@@ -92,7 +90,7 @@ class LowRankBucket {
   static Place place_of(const GradientBucket& bucket, std::size_t gradient);
   static std::vector<Matrix> matrices_of(const GradientBucket& bucket);
 
-  // Calls visit(batch, matrix, index) for all matrices; `index` is that in the batch's tensors.
+  // Calls visit(batch, matrix, index) for compressed matrices; `index`: in the batch's tensors.
   template <class Visit>
   void for_each(const Visit& visit) const;
 

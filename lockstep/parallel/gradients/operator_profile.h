@@ -1,9 +1,9 @@
 // Records LibTorch's operators for the timeline of all ranks (job/timeline_recorder.h), by Kineto.
 //
-// LOCKSTEP_PROFILE=steps=FIRST:END sets the window of steps, counted from 0, END not included.
-// Without it or without a timeline, nothing is recorded.
+// LOCKSTEP_PROFILE=steps=FIRST:END sets the window of steps, from 0, without END. Without this
+// variable or a timeline, nothing is recorded.
 //
-// Thread safety: the thread of the training loop uses it.
+// Thread safety: none.
 // Errors: misuse for a variable of another form.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -13,8 +13,8 @@
 
 namespace lockstep::parallel {
 
-// Call it before a forward() with gradients. Starts and ends the record at the window's bounds, or
-// at the end of `group`.
+// Before a forward() with gradients: starts the record in the window, and ends it there or at the
+// end of `group`.
 void profile_operators(const ProcessGroup& group);
 
 }  // namespace lockstep::parallel

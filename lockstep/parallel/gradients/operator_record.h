@@ -1,5 +1,5 @@
-// A record of LibTorch's operators by Kineto, LibTorch's profiler; one at a time in a process.
-// Covers this thread and those of autograd.
+// A record of LibTorch's operators by its profiler, Kineto, on this thread and autograd's. One at a
+// time in a process.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,12 +14,12 @@ class LOCKSTEP_API OperatorRecord {
  public:
   OperatorRecord();
 
-  // Drops the record unless it was saved.
+  // Drops an unsaved record.
   ~OperatorRecord();
   OperatorRecord(const OperatorRecord&) = delete;
   OperatorRecord& operator=(const OperatorRecord&) = delete;
 
-  // Ends it and writes `file`, in Chrome's trace format; at most once. Errors: Kineto's
+  // At most once: ends the record and writes `file`, in Chrome's trace format. Errors: Kineto's
   // std::exceptions.
   void save(const std::string& file);
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/types.h>
 
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -15,6 +16,18 @@ namespace lockstep::parallel::operator_record_test {
 namespace {
 
 static_assert(std::is_nothrow_destructible_v<OperatorRecord>);
+
+// Kineto's thread must have started when a process exits.
+TEST(OperatorRecord, LetsAProcessExitAtOnce) {
+  for (int process = 0; process < 20; ++process) {
+    EXPECT_EXIT(
+        {
+          { const OperatorRecord record; }
+          std::exit(0);
+        },
+        testing::ExitedWithCode(0), "");
+  }
+}
 
 TEST(OperatorRecord, HasTheOperatorsOfItsTimeAlsoAfterOneThatWasNotSaved) {
   const TemporaryFolder folder;

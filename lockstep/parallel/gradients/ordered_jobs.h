@@ -1,6 +1,6 @@
 // A thread that runs jobs in order.
 //
-// Thread safety: none; one thread starts jobs and waits.
+// Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,21 +19,21 @@ namespace lockstep::parallel {
 class OrderedJobs {
  public:
   OrderedJobs() = default;
-  ~OrderedJobs();  // Blocking: until the current job is done. Later jobs are dropped.
+  ~OrderedJobs();  // Blocking: until the current job is done. Drops later ones.
   OrderedJobs(const OrderedJobs&) = delete;
   OrderedJobs& operator=(const OrderedJobs&) = delete;
 
-  // Returns the job's number, from 1 on. After an Error, jobs are dropped until it is taken.
+  // Returns the job's number, from 1. After an Error, jobs are dropped until it is taken.
   std::uint64_t start(std::function<void()> job);
 
-  // Blocking: until jobs up to `number` are done. Errors: the first one of the jobs.
+  // Blocking: until jobs up to `number` are done. Errors: the first job's.
   void wait(std::uint64_t number);
   void wait() { wait(started_); }
 
-  // Blocking: until all jobs are done. Leaves an Error to the next wait.
+  // Blocking: until all are done. Leaves an Error to the next wait.
   void let_finish() noexcept;
 
-  // As let_finish(). Returns and clears the Error, or null.
+  // As let_finish(), but returns and clears the Error.
   std::exception_ptr take_error() noexcept;
 
   bool busy() const;

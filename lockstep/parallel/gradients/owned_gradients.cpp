@@ -39,8 +39,6 @@ bool OwnedGradients::begin(bool early) {
   return early;
 }
 
-// --- Taking -------------------------------------------------------------------------------------
-
 Taken OwnedGradients::take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) {
   const bool was_mean = is_mean(index, gradient);
   const GradientForm& form = forms_[index];
@@ -76,8 +74,6 @@ bool OwnedGradients::is_mean(std::size_t index, const at::Tensor& gradient) cons
   return gradient.defined() && mean.get() == gradient.unsafeGetTensorImpl();
 }
 
-// --- Averaging ----------------------------------------------------------------------------------
-
 void OwnedGradients::start(std::size_t bucket) {
   reduction_.start([this, bucket] { reduce(bucket); });
 }
@@ -108,7 +104,7 @@ void OwnedGradients::reduce(std::size_t bucket) {
 }
 
 void OwnedGradients::reduce_in_place(std::size_t index) {
-  // Dense, with the same layout on all ranks: the order of its elements does not matter.
+  // Dense and alike on all ranks: order does not matter.
   const at::Tensor flat = places_[index].as_strided({places_[index].numel()}, {1});
   lockstep::reduce(flat, group_, owners_[index], ReduceOp::average,
                    {.label = parameters_[index].first});

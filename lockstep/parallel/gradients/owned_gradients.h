@@ -1,5 +1,5 @@
 // Stage 2 of ZeRO: averages each gradient on the rank that steps its parameter, in a thread during
-// backward(). Other ranks free it as soon as it is included in the mean.
+// backward(). Other ranks free it once sent.
 //
 // Thread safety: as GradientSink.
 
@@ -22,8 +22,7 @@ namespace lockstep::parallel {
 
 class OwnedGradients final : public GradientSink {
  public:
-  // `owners` are the ranks that step the `parameters`, which outlive this object. Nothing else uses
-  // `group`.
+  // `owners` step the `parameters`, which outlive this object. Nothing else uses `group`.
   OwnedGradients(const NamedTensors& parameters, std::vector<int> owners, const ProcessGroup& group,
                  bool check_finite);
   ~OwnedGradients() override;
@@ -34,7 +33,7 @@ class OwnedGradients final : public GradientSink {
   void assign(const BucketAssignment& assignment) override;
   bool begin(bool early) override;
 
-  // Leaves the gradient in `gradient` only on its owner.
+  // Leaves `gradient` only on its owner.
   Taken take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) override;
   Taken take_left_out(std::size_t index, at::Tensor& gradient) override;
   void start(std::size_t bucket) override;
@@ -60,7 +59,7 @@ class OwnedGradients final : public GradientSink {
   const ProcessGroup group_;
   const bool check_finite_;
   BucketAssignment assignment_;
-  std::vector<at::Tensor> places_;     // By parameter: the gradient that was taken.
+  std::vector<at::Tensor> places_;     // By parameter: the taken gradient.
   std::vector<std::size_t> left_out_;  // In the current pass.
   std::vector<c10::weak_intrusive_ptr<c10::TensorImpl>> means_;  // Results of earlier passes.
   BucketReduction reduction_;  // Last: its thread uses the other members.

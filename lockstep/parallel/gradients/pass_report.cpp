@@ -11,7 +11,7 @@
 namespace lockstep::parallel {
 namespace {
 
-constexpr std::size_t most_text = 1024;  // Bytes of an exception's text.
+constexpr std::size_t most_text = 1024;  // Bytes.
 
 }  // namespace
 
@@ -31,7 +31,7 @@ PassReports::PassReports(PassReport report, const std::vector<ParameterUse>& use
   exchange_texts(exception, group);
 }
 
-// Makes a second exchange only if there is a text, as all ranks can see from the reports.
+// A second exchange, if reports announce a text.
 void PassReports::exchange_texts(std::string_view own, const ProcessGroup& group) {
   bool any = false;
   for (int rank = 0; rank < ranks_; ++rank) any = any || report_of(rank).threw > 0;
@@ -169,9 +169,9 @@ void PassReports::require_complete(const NamedTensors& parameters) const {
     const std::string missing = missing_on(rank, parameters);
     require(missing.empty(), [&] {
       return "on rank " + std::to_string(rank) + " backward() gave no gradient to " + missing +
-             ": each parameter that requires one must have a part in the loss, unless "
-             "find_unused_parameters is set (with static_graph: the same part in every pass); or "
-             "set requires_grad_(false) before DistributedDataParallel is made";
+             ": no part in the loss; caused by rank " + std::to_string(rank) +
+             "; to do: set find_unused_parameters (with static_graph, each pass must use the same "
+             "parameters), or requires_grad_(false) before DistributedDataParallel is made";
     });
   }
 }
@@ -196,8 +196,6 @@ ParameterUse PassReports::use(int rank, std::size_t parameter) const {
   const std::size_t row = static_cast<std::size_t>(rank) * row_bytes_;
   return static_cast<ParameterUse>(rows_[row + sizeof(PassReport) + parameter]);
 }
-
-// --- PassAgreement ------------------------------------------------------------------------------
 
 bool is_agreed(const std::exception_ptr& error) {
   try {
@@ -245,7 +243,10 @@ bool PassAgreement::judge(const PassReports& reports, const NamedTensors& parame
   const std::string text = "the gradient of " + non_finite_->parameter + " on rank " +
                            std::to_string(non_finite_->rank) + " is infinite or NaN";
   if (options_.non_finite == NonFinite::fail)
-    throw Error(Fault::corrupt, text + "; with a GradScaler, set NonFinite::ignore");
+    throw Error(Fault::corrupt,
+                text + "; caused by rank " + std::to_string(non_finite_->rank) +
+                    "; to do: look for a bad sample or a too large learning rate; NonFinite::skip "
+                    "skips such steps; with a GradScaler, set NonFinite::ignore");
   if (rank == 0) log(LogLevel::warning, text + ": all ranks skip this step");
   return false;
 }

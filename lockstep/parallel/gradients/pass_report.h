@@ -1,4 +1,4 @@
-// The reports that ranks exchange in each backward pass, and their common decision.
+// Reports that ranks exchange in each backward pass, and their common decision.
 //
 // Thread safety: none.
 
@@ -24,10 +24,10 @@
 namespace lockstep::parallel {
 
 enum class ParameterUse : std::uint8_t {
-  used,       // Has a gradient to average.
-  unused,     // Has none, and needs none.
-  missing,    // Has none, but needs one.
-  elsewhere,  // Another DistributedDataParallel averages it in this pass, on all ranks.
+  used,
+  unused,     // Needs no gradient.
+  missing,    // Needs one.
+  elsewhere,  // Another DistributedDataParallel averages it. An Error if any rank has `used`.
 };
 
 // Sent as its memory image.
@@ -36,24 +36,23 @@ struct PassReport {
 
   std::int64_t pass = 0;
   double samples = 0;
-  std::int64_t non_finite = none;  // The first parameter with such a gradient.
-  std::int64_t repeated = none;    // A parameter whose gradient came too often.
-  std::int64_t kept_mean = none;   // A parameter whose gradient includes an earlier pass's mean.
-  std::int64_t threw = 0;    // Bytes of the text of the exception that ended the pass; 0 for none.
-  std::int64_t changed = 0;  // 1 if that text describes a change of the module.
+  std::int64_t non_finite = none;  // The first parameter.
+  std::int64_t repeated = none;    // Its gradient came too often.
+  std::int64_t kept_mean = none;   // Its gradient includes an earlier mean.
+  std::int64_t threw = 0;          // Bytes of the exception's text, or 0.
+  std::int64_t changed = 0;        // 1 if the text is of a changed module.
 
-  // For a NoiseScale, since the last synchronised pass. The sum of squares is NaN if `.grad`
-  // includes other gradients. The number of passes is `none` without a NoiseScale.
+  // GradientNoise::squares() and passes(); `none` without a NoiseScale.
   double squares = 0;
   std::int64_t passes = none;
 
-  ReplicaWrites writes = {};  // Zero if ranks have no own replicas.
+  ReplicaWrites writes = {};  // Zero without own replicas.
 };
 
 class PassReports {
  public:
-  // Collective, unless the group has one rank. `uses`: one for each parameter. `exception`: its
-  // text if one has ended the pass on this rank, or empty.
+  // Collective, unless the group has one rank. `uses`: by parameter. `exception`: text of the
+  // exception, or the module's change, that ended this rank's pass; or empty.
   PassReports(PassReport report, const std::vector<ParameterUse>& uses, const ProcessGroup& group,
               std::string_view exception = {});
 
@@ -61,7 +60,7 @@ class PassReports {
   std::int64_t last_pass() const;
   bool used_by_any(std::size_t parameter) const;
 
-  // Sums over all ranks' gradients before averaging.
+  // Sums over all ranks.
   struct OwnGradients {
     double squares = 0;
     std::int64_t passes = 0;
@@ -70,23 +69,23 @@ class PassReports {
 
   std::optional<NonFiniteGradient> non_finite(const NamedTensors& parameters) const;
 
-  // Errors: aborted, if an exception has ended the pass on any rank.
+  // Errors: aborted for an exception on any rank.
   void require_no_exception() const;
 
-  // Errors: misuse, if a module was changed.
+  // Errors: misuse.
   void require_same_module() const;
 
   // Errors: mismatch.
   void require_same_pass() const;
 
-  // Errors: mismatch if ranks wrote to their replicas differently, and these now differ.
+  // Errors: mismatch if a rank's writes and weights both differ from rank 0's.
   void require_same_writes() const;
 
   // Errors: mismatch if only some ranks have a NoiseScale.
   void require_same_measures() const;
 
-  // Errors: misuse, with the parameters' names, if a rank misses a gradient or got one repeatedly.
-  // Also if a rank added one to a mean that only it has.
+  // Errors: misuse, naming parameters, if a rank misses a gradient, got one repeatedly, or added
+  // one to an earlier mean that no other rank has.
   void require_complete(const NamedTensors& parameters) const;
 
  private:
@@ -98,11 +97,11 @@ class PassReports {
 
   const int ranks_;
   const std::size_t row_bytes_;
-  std::vector<std::uint8_t> rows_;  // For each rank: its report, then its uses.
-  std::vector<char> texts_;         // For each rank: its exception's text. Empty without one.
+  std::vector<std::uint8_t> rows_;  // By rank: its report, then its uses.
+  std::vector<char> texts_;         // By rank. Empty without an exception.
 };
 
-// Thrown on all ranks, which decide by the same reports.
+// Thrown on all ranks.
 class AgreedError : public Error {
  public:
   explicit AgreedError(const Error& error) : Error(error) {}
@@ -110,41 +109,40 @@ class AgreedError : public Error {
 
 bool is_agreed(const std::exception_ptr& error);
 
-// Decides with all ranks whether a backward pass is averaged, skipped or an Error.
+// Decides with all ranks whether a pass is averaged, skipped or an Error.
 class PassAgreement {
  public:
   explicit PassAgreement(const DistributedDataParallelOptions& options) : options_(options) {}
 
-  // Collective: exchanges reports on the next pass. `exception`: as in PassReports.
+  // Collective. `exception`: as in PassReports.
   PassReports exchange(PassReport report, const std::vector<ParameterUse>& uses,
                        const ProcessGroup& group, std::string_view exception = {});
 
-  // Whether the pass is averaged; otherwise all ranks skip it. Errors: as backward()'s, all of them
-  // AgreedError.
+  // Whether the pass is averaged, not skipped. Errors: backward()'s, as AgreedError.
   bool accepts(const PassReports& reports, const NamedTensors& parameters,
                const ProcessGroup& group);
 
   // Counts a pass without a report, which other ranks may have completed.
   void count_lost_pass() { ++*passes_; }
 
-  // Lives as long as its NoiseScale; null otherwise.
+  // Null without a NoiseScale.
   void measure(const std::shared_ptr<GradientNoise>& noise) { noise_ = noise; }
   std::shared_ptr<GradientNoise> noise() const { return noise_.lock(); }
 
-  // Compares ranks' writes to `parameters`, which outlive this object.
+  // `parameters` outlive this object.
   void compare_writes(const NamedTensors& parameters) { writes_.emplace(parameters); }
   void ignore_writes(bool ignored) { writes_are_ignored_ = ignored; }
 
-  // From now on weights must be equal, whatever ranks wrote: owners step them.
+  // From now on weights must be equal, whatever ranks wrote.
   void compare_weights() { weights_are_owned_ = true; }
 
-  // Summed over ranks, in the last pass.
+  // In the last pass, of all ranks.
   double samples() const { return samples_; }
 
-  // The pointer remains valid after destruction.
+  // Outlives this object.
   std::shared_ptr<const std::int64_t> passes() const { return passes_; }
 
-  // Found in the last pass, on any rank.
+  // The lowest rank's, in the last pass; empty with NonFinite::ignore.
   const std::optional<NonFiniteGradient>& non_finite() const { return non_finite_; }
 
  private:

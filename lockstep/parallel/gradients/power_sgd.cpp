@@ -22,7 +22,7 @@ namespace lockstep {
 namespace parallel {
 namespace {
 
-// The seeds that PyTorch draws: numpy.random.RandomState(seed).randint(1_000_000_000).
+// PyTorch's seeds: numpy.random.RandomState(seed).randint(1_000_000_000).
 class Seeds {
  public:
   explicit Seeds(std::uint32_t seed) : seed_(seed), engine_(seed) {}
@@ -86,7 +86,7 @@ void require_valid(const PowerSGDOptions& options) {
       "PowerSGD: orthogonalization_epsilon is negative or not finite");
 }
 
-// Ranks save errors under their rank in the group, so all must have the same parameters.
+// Errors are saved by rank in the group: all must have equal parameters.
 void require_whole(const GradientBucket& bucket) {
   for (std::size_t i = 0; i < bucket.parameters.size(); ++i)
     if (!part_text(bucket.parameters[i]).empty())
@@ -127,10 +127,8 @@ class PowerSGDHook {
   std::int64_t step_ = 0;
   Seeds seeds_;
   std::map<std::size_t, LowRankBucket> buckets_;  // By index.
-  LowRankMemories waiting_;  // For gradients that have no bucket yet: loaded, or moved.
+  LowRankMemories waiting_;                       // For gradients without a bucket.
 };
-
-// --- Passes -------------------------------------------------------------------------------------
 
 void PowerSGDHook::average(GradientBucket& bucket) {
   require(bucket.group.size() == group_.size(),
@@ -147,7 +145,7 @@ LowRankBucket& PowerSGDHook::bucket_for(const GradientBucket& bucket) {
   const auto found = buckets_.find(bucket.index);
   if (found == buckets_.end()) {
     make(bucket);
-  } else if (!found->second.fits(bucket)) {  // After a resumption, buckets are rebuilt once.
+  } else if (!found->second.fits(bucket)) {  // After resumption, buckets are rebuilt once.
     for (auto old = found; old != buckets_.end(); ++old) waiting_.merge(old->second.memories());
     buckets_.erase(found, buckets_.end());
     make(bucket);
@@ -159,7 +157,7 @@ LowRankBucket& PowerSGDHook::bucket_for(const GradientBucket& bucket) {
 
 void PowerSGDHook::make(const GradientBucket& bucket) {
   LowRankBucket& made = buckets_.try_emplace(bucket.index, bucket, options_).first->second;
-  // In the first step also for a bucket without compressed gradients, as in PyTorch.
+  // As in PyTorch, the first step draws per bucket.
   if (step_ == options_.start_step || !made.has_qs_in(waiting_)) made.draw(seeds_.next());
   made.take_from(waiting_);
 }
@@ -184,9 +182,7 @@ double PowerSGDHook::compression_rate() const {
   return sent > 0 ? static_cast<double>(elements) / static_cast<double>(sent) : 1;
 }
 
-// --- State --------------------------------------------------------------------------------------
-
-// The memory of buckets that do not exist yet is unchanged since it was loaded.
+// Memories without a bucket are unchanged since the load.
 LowRankMemories PowerSGDHook::memories() const {
   LowRankMemories all = waiting_;
   for (const auto& [index, bucket] : buckets_) all.merge(bucket.memories());
@@ -233,7 +229,7 @@ StateRequest PowerSGDHook::wanted(const StateDict& saved) const {
   return request;
 }
 
-// The saved ranks whose errors this rank continues, so that every error is read once.
+// Saved ranks whose errors this rank continues.
 std::vector<std::string> PowerSGDHook::own_prefixes(std::int64_t saved_ranks) const {
   std::vector<std::string> prefixes;
   for (std::int64_t rank = group_.rank(); rank < saved_ranks; rank += group_.size())
@@ -241,7 +237,7 @@ std::vector<std::string> PowerSGDHook::own_prefixes(std::int64_t saved_ranks) co
   return prefixes;
 }
 
-// Scales sums of errors, so that the mean over all ranks stays the same.
+// Scales sums to keep the mean.
 void PowerSGDHook::load(const StateDict& state) {
   const auto saved_ranks = value_of<std::int64_t>(state, "world_size");
   const double scale = static_cast<double>(group_.size()) / static_cast<double>(saved_ranks);
@@ -263,8 +259,6 @@ void PowerSGDHook::load(const StateDict& state) {
 }
 
 }  // namespace parallel
-
-// --- PowerSGD -----------------------------------------------------------------------------------
 
 PowerSGD::PowerSGD(const ProcessGroup& group, const PowerSGDOptions& options)
     : hook_(std::make_shared<parallel::PowerSGDHook>(group, options)) {

@@ -9,11 +9,11 @@
 // (torch/distributed/algorithms/ddp_comm_hooks/powerSGD_hook.py). With rank r, n * r and m * r
 // numbers replace a gradient of n rows and m columns.
 //
-// Thread safety: none; members are not called during backward().
-// Errors: mismatch if the options of ranks differ. misuse for options out of range, and for a
-// loaded state of another approximation rank, error feedback or warm start. unsupported, from
-// backward(), for a parameter that is cut over ranks. The first pass after a load throws misuse,
-// with the name, for a gradient of another shape, or one that is uncompressed now.
+// Thread safety: none; do not call members during backward().
+// Errors: mismatch if ranks' options differ. misuse for options out of range, and for a loaded
+// state of another approximation rank, error feedback or warm start. unsupported, from backward(),
+// for a parameter cut over ranks. The first pass after a load throws misuse, with the name, for a
+// gradient of another shape or without compression.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -30,31 +30,29 @@ namespace lockstep {
 
 // Names are PyTorch's; `start_step` is its start_powerSGD_iter.
 struct PowerSGDOptions {
-  // At least 1. A higher rank costs bytes and time, and reduces the error: try 1, 2, 4.
+  // At least 1. A higher rank costs bytes and time, and reduces errors: try 1, 2, 4.
   std::int64_t matrix_approximation_rank = 1;
 
-  // Earlier passes average gradients uncompressed, because early gradients tolerate no error. Try a
-  // tenth of the training. At least 2 with error feedback or warm start, because buckets are final
-  // from then on.
+  // Earlier passes do not compress, because early gradients tolerate no error. Try a tenth of the
+  // training. At least 2 with error feedback or warm start, when buckets are final.
   std::int64_t start_step = 1000;
 
   // A gradient is compressed if this divides its size by more than `min_compression_rate`.
   double min_compression_rate = 2;
 
-  // Whether each rank adds the error of its last approximation to its next gradient. Costs memory
-  // for all compressed gradients. Without it, training rarely reaches the same accuracy.
+  // Whether each rank adds its last approximation's error to its next gradient. Training without
+  // error feedback rarely reaches the same accuracy.
   bool use_error_feedback = true;
 
-  // Whether Q starts from the last step's Q, a better approximation than from random numbers.
+  // Whether Q starts from the last step's Q, which approximates better than random numbers.
   bool warm_start = true;
 
   // Added to each column's length in orthonormalisation, for approximation ranks 1 and 2.
   double orthogonalization_epsilon = 0;
 
-  std::uint32_t random_seed = 0;  // For the first Q.
+  std::uint32_t random_seed = 0;  // For all random Qs.
 
-  // Whether gradients of one shape are multiplied in one call, which suits many small gradients.
-  // Changes the random numbers.
+  // Whether one call multiplies gradients of a shape, for many small ones. Changes random numbers.
   bool batch_tensors_with_same_shape = false;
 };
 
@@ -63,22 +61,22 @@ class PowerSGDHook;
 }
 
 // The hook's state. The rows of a gradient's matrix are its slices along the dim with the largest
-// stride. Every rank orthonormalises P and multiplies P by Q itself. Replicas therefore have the
-// same bits only with the same processors and LibTorch. DriftCheck (lockstep/observe/drift_check.h)
+// stride. Every rank orthonormalises P and multiplies P by Q itself. Replicas therefore have equal
+// bits only with the same processors and LibTorch; DriftCheck (lockstep/observe/drift_check.h)
 // detects differences.
 //
-// Differences from PyTorch: gradients of zeros, or of a lower rank than r, cause no division by
-// nearly zero. Zero rows of Q are drawn again, so that later gradients are not lost. 16-bit types
-// are orthonormalised in float. An infinity or a NaN resets errors and Q of its bucket.
+// Differences from PyTorch: gradients of zeros, or of a rank below r, cause no division by nearly
+// zero. Zero columns of Q are drawn again, or later gradients would be lost. 16-bit types are
+// orthonormalised in float. An infinity or a NaN resets errors and Q of its bucket.
 //
-// NonFinite::skip, a GradScaler or an exception may drop a pass after errors and Q of other buckets
-// have changed. As in PyTorch, errors then lack the gradients that were sent.
+// NonFinite::skip, a GradScaler or an exception may drop a pass after errors and Q have changed. As
+// in PyTorch, errors then lack the sent gradients.
 //
 // A checkpoint has each rank's error and Q, by gradient name. On n ranks, rank r continues the
-// errors of ranks r, r + n, and so on, scaled to keep the mean over all ranks.
+// errors of ranks r, r + n and so on, scaled to keep the mean.
 class LOCKSTEP_API PowerSGD : public Stateful {
  public:
-  // Collective. `group` has the ranks of the DistributedDataParallel.
+  // Collective. `group`: the ranks of the DistributedDataParallel.
   explicit PowerSGD(const ProcessGroup& group, const PowerSGDOptions& options = {});
   ~PowerSGD() override;
 

@@ -22,8 +22,8 @@ bool has_lost_a_peer(const std::exception_ptr& error) {
   return error && fault_in(error) == Fault::peer_lost;
 }
 
-// Synchronizes ranks in the given group at the end of a pass. Another call of a rank there is a
-// mismatch, whose text contains BackwardPass::change.
+// A barrier at a pass's end: see Reducer::Groups. A mismatch's text contains
+// BackwardPass::change.
 void meet(const Reducer::Groups& groups, const std::string& change) {
   if (groups.own.size() == 1) return;
   if (change.empty() && groups.own.name() == groups.given.name()) return;  // The reports do that.
@@ -95,8 +95,6 @@ BackwardTimes Reducer::times() const {
   return times;
 }
 
-// --- A backward pass, from its first gradient ---------------------------------------------------
-
 void Reducer::watch(const at::Tensor& output) {
   if (!output.requires_grad()) return;
   clock_.set_loop();
@@ -104,7 +102,7 @@ void Reducer::watch(const at::Tensor& output) {
                         synchronize = window_.synchronize,
                         device = output.device()](const at::Tensor&) {
     if (alive.expired()) return;
-    // After a change, all gradients may be those of parameters without hooks.
+    // A changed module may lack parameters with hooks.
     const bool is_pass =
         hooks_.are_reached() || (!window_.change.empty() && accumulates_gradients());
     if (synchronize && window_.synchronize && is_pass) begin_pass(device, /*watched=*/true);
@@ -119,7 +117,7 @@ void Reducer::begin_pass(c10::Device device, bool watched) {
   if (pass_.covers(task, watched)) return;
   pass_.end();
   forget_pass_cut_short();
-  // With join(), ranks reduce after the reports. If the module was changed, no gradient is taken.
+  // With join(), ranks reduce after the reports.
   intake_.begin_pass(/*early=*/join_ == nullptr, /*is_shadow=*/!window_.change.empty());
   std::function<void(const BackwardPass&)> at_end;
   if (intake_.device().is_cpu() && device.is_cpu())
@@ -137,20 +135,20 @@ void Reducer::begin_pass(c10::Device device, bool watched) {
       });
 }
 
-// On a device, autograd's thread ends a pass while the caller's thread continues or destroys this
-// object. The caller's next call therefore drops an interrupted pass.
+// On a device, autograd's thread ends a pass while the caller's continues or destroys this
+// object. The next call therefore drops an interrupted pass.
 void Reducer::forget_pass_cut_short() {
   if (!unreported_ || !unreported_->exception()) return;
   unreported_.reset();
   forget_window();
-  agreement_.count_lost_pass();  // Other ranks may have completed theirs.
+  agreement_.count_lost_pass();
 }
 
-// Runs on the thread that called backward(), or on the device's autograd thread.
+// On backward()'s thread, or the device's autograd thread.
 void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   const bool is_ours = hooks_.is_in_charge(index);
   const bool is_averaged = window_.synchronize && is_ours;
-  // First, because it may drop an earlier pass.
+  // First: it may drop an earlier pass.
   if (is_averaged) begin_pass(parameters_[index].second.device(), /*watched=*/false);
   if (is_averaged && !window_.change.empty()) return;
   if (const auto noise = agreement_.noise(); noise && is_ours) {
@@ -162,8 +160,6 @@ void Reducer::on_gradient(std::size_t index, const at::Tensor& incoming) {
   window_.touched[index] = is_ours || !window_.synchronize;
   if (is_averaged) intake_.add(index, incoming);
 }
-
-// --- Its end ------------------------------------------------------------------------------------
 
 void Reducer::finish_pass(BackwardPass& pass) {
   const at::NoGradGuard no_grad;
@@ -180,8 +176,8 @@ void Reducer::finish_pass(BackwardPass& pass) {
   count_step(groups_.own, clock_.loop());
 }
 
-// Announces an averaged pass to joined ranks; all ranks throw its Errors. Without join(), ranks
-// compare their calls in the given group: with different calls they would wait in different groups.
+// Announces an averaged pass to joined ranks. Without join(), ranks compare calls: different ones
+// would wait in different groups.
 void Reducer::announce(const std::string& change) {
   if (join_ == nullptr) {
     const Stopwatch watch(report_time_);
@@ -195,7 +191,7 @@ void Reducer::announce(const std::string& change) {
   }
 }
 
-// LibTorch has ended the pass. If it has not reported, an exception has ended it.
+// LibTorch has ended the pass; without a report, by an exception.
 void Reducer::end_pass(const BackwardPass& pass) {
   longest_pass_ = std::max(longest_pass_, pass.elapsed());
   if (pass.has_reported) return;
@@ -216,7 +212,7 @@ void Reducer::end_pass(const BackwardPass& pass) {
 }
 
 void Reducer::shadow_pass() {
-  require(!intake_.counts().is_recording(),
+  require(!intake_.plan().is_recording_counts(),
           "join(): with static_graph, every rank needs inputs for the first pass");
   forget_pass_cut_short();
   pass_.end();
@@ -229,8 +225,6 @@ void Reducer::shadow_pass() {
   intake_.finish(reports, /*factor=*/1);
   intake_.drop();
 }
-
-// --- Reports between ranks ----------------------------------------------------------------------
 
 PassReports Reducer::exchange_reports(std::string_view exception) {
   const Stopwatch watch(report_time_);
@@ -255,15 +249,15 @@ PassReports Reducer::exchange_reports(std::string_view exception) {
 
 ParameterUse Reducer::use_of(std::size_t index) const {
   if (!hooks_.is_in_charge(index)) return ParameterUse::elsewhere;
-  const GradientCounts& counts = intake_.counts();
-  if (counts.is_known()) {
-    if (counts.misses(index)) return ParameterUse::missing;
-    return counts.expects(index) ? ParameterUse::used : ParameterUse::unused;
+  const BucketPlan& plan = intake_.plan();
+  if (plan.has_counts()) {
+    if (plan.misses(index)) return ParameterUse::missing;
+    return plan.expects(index) ? ParameterUse::used : ParameterUse::unused;
   }
   if (window_.touched[index]) return ParameterUse::used;
   if (!parameters_[index].second.requires_grad()) return ParameterUse::unused;  // Frozen since.
-  return options_.find_unused_parameters || counts.is_recording() ? ParameterUse::unused
-                                                                  : ParameterUse::missing;
+  return options_.find_unused_parameters || plan.is_recording_counts() ? ParameterUse::unused
+                                                                       : ParameterUse::missing;
 }
 
 // Gradients arrived only for shared parameters.
@@ -293,7 +287,7 @@ bool Reducer::may_finish(const PassReports& reports) {
   return false;
 }
 
-// Sinks compute means over ranks. This is the additional factor for other means.
+// Sinks compute means over ranks; the factor is for other means.
 double Reducer::factor_of(const PassReports& reports) const {
   if (options_.mean == GradientMean::over_samples) return groups_.own.size() / reports.samples();
   if (join_ != nullptr && !join_->options().divide_by_initial_world_size)

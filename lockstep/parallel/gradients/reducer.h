@@ -1,7 +1,7 @@
-// Follows the backward passes of a module, and averages each together with the other ranks.
-// docs/internals/gradients.md describes the steps.
+// Follows a module's backward passes, and averages each over all ranks
+// (docs/internals/gradients.md).
 //
-// Thread safety: one call at a time, as backward() itself.
+// Thread safety: one call at a time.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -32,46 +32,44 @@ namespace lockstep::parallel {
 
 class Reducer final : public GradientOwner {
  public:
-  // Ranks agree in `own`. At the end of a pass they call a collective in `given`, where another
-  // call of a rank is a mismatch. If a rank does not arrive, both are aborted.
+  // Ranks agree in `own`. A pass ends with a collective in `given`. Another call of a rank
+  // instead is a mismatch. If a rank does not arrive, both groups are aborted.
   struct Groups {
     ProcessGroup own;
     ProcessGroup given;
   };
 
-  // Collective. `parameters` require gradients and are on one device; `sink` is made for them.
-  // `features` may change and outlives this object.
-  // Errors: unsupported, with the names, if another reducer has some of the parameters and a
-  // feature of either excludes that.
+  // Collective. `parameters` require gradients and are on one device. `features` may change and
+  // outlives this object.
+  // Errors: unsupported, with their names, for parameters of another reducer if a feature of either
+  // excludes that.
   Reducer(NamedTensors parameters, std::unique_ptr<GradientSink> sink, Groups groups,
           const DistributedDataParallelOptions& options, const Features& features);
   Reducer(const Reducer&) = delete;
   Reducer& operator=(const Reducer&) = delete;
 
-  // Collective, before the first pass. `group`: where ranks agree.
+  // Collective, before the first pass. `group`: Groups::own.
   void set_sink(std::unique_ptr<GradientSink> sink, const ProcessGroup& group);
 
-  // Call it before a forward() with gradients. `synchronize`: later passes are averaged. `change`:
-  // a change of this rank's module that prevents averaging, or empty. The next averaged pass then
-  // throws misuse on all ranks. If it reaches no known parameter here, the other ranks' next call
-  // in the given group throws a mismatch with `change` on all ranks.
-  // Collective once, after the first pass, to order buckets by the arrival of rank 0's gradients.
-  // Errors of backward(): those of collectives and of DistributedDataParallel. Any other exception
-  // reaches all ranks, which drop the pass and may continue.
+  // Before a forward() with gradients. `synchronize`: later passes are averaged. `change`: a change
+  // of this rank's module that prevents averaging, or empty. The next averaged pass then throws
+  // misuse on all ranks. If that pass reaches no known parameter here, this rank calls a barrier in
+  // Groups::given, labelled with `change`. Another call of a rank instead is a mismatch on all
+  // ranks. Collective once, to rebuild buckets.
   void prepare(bool synchronize, std::string change = {});
 
-  // Lets a pass begin when it reaches this tensor, so that a pass with nested ones is one.
+  // A pass begins when it reaches this tensor, so nested passes belong to it.
   void watch(const at::Tensor& output);
 
   void count_samples(double samples);
 
-  // While set, every pass is announced to joined ranks.
+  // While set, passes are announced to joined ranks.
   void set_join(Join* join);
 
-  // Takes part in the others' pass without gradients: `.grad` is undefined afterwards.
+  // Takes part in the others' pass without gradients; `.grad` becomes undefined.
   void shadow_pass();
 
-  // Drops unsynchronised passes and samples since the last synchronised pass.
+  // Drops passes and samples since the last synchronised pass.
   void forget_window();
 
   bool has_passed() const { return intake_.has_passed(); }
@@ -80,7 +78,7 @@ class Reducer final : public GradientOwner {
 
   PassAgreement& agreement() { return agreement_; }
   const GradientSink& sink() const { return intake_.sink(); }
-  const BucketAssignment& assignment() const { return intake_.assignment(); }
+  const BucketAssignment& assignment() const { return intake_.plan().assignment(); }
   const NamedTensors& parameters() const { return parameters_; }
   BackwardTimes times() const;
 
@@ -116,12 +114,12 @@ class Reducer final : public GradientOwner {
   } window_;
 
   PassUnderWay pass_;
-  std::optional<GraphTaskResult> unreported_;  // On a device, until all ranks have the report.
-  std::chrono::nanoseconds longest_pass_{};    // So far, including those ended by an exception.
+  std::optional<GraphTaskResult> unreported_;  // On a device, until reports were exchanged.
+  std::chrono::nanoseconds longest_pass_{};    // Including those ended by an exception.
   std::chrono::nanoseconds report_time_{};
   BackwardClock clock_;
   const std::shared_ptr<const bool> alive_ = std::make_shared<const bool>(true);
-  ParameterHooks hooks_;  // Last: no gradient arrives while other members are destroyed.
+  ParameterHooks hooks_;  // Last: no gradient arrives during destruction.
 };
 
 }  // namespace lockstep::parallel

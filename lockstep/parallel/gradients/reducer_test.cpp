@@ -71,7 +71,7 @@ TEST(Reducer, RanksMayUseDifferentParametersInEachPass) {
   for_ranks(3, options, [](ProcessGroup& world, const Options& given) {
     auto net = std::make_shared<Choice>();
     DistributedDataParallel ddp(net, world, given);
-    EXPECT_EQ(ddp.bucket_assignment(), (BucketAssignment{{3}, {2}, {1}, {0}}));
+    EXPECT_EQ(ddp.stats().buckets, (BucketAssignment{{3}, {2}, {1}, {0}}));
     for (int step = 0; step < 6; ++step) {
       net->zero_grad();
       // Weight 0 by all, 1 by one rank, 2 in every other step, 3 never.
@@ -97,7 +97,7 @@ TEST(Reducer, AGradientThatNoRankUsesKeepsItsValue) {
     ddp(world.rank() == 0 ? std::vector<int>{0, 1} : std::vector<int>{0}, 0.1).backward();
     EXPECT_TRUE(torch::equal(net->weights[3].grad(), before));
     EXPECT_DOUBLE_EQ(gradient(*net, 0), 0.2);
-    EXPECT_DOUBLE_EQ(gradient(*net, 1), 0.2 + 0.2 / 3);  // A third is added.
+    EXPECT_DOUBLE_EQ(gradient(*net, 1), 0.2 + 0.2 / 3);
     ddp(std::vector<int>{3}, 0.1).backward();
     EXPECT_DOUBLE_EQ(gradient(*net, 3), 0.8);
   });
@@ -150,11 +150,11 @@ TEST(Reducer, AStaticGraphMayLeaveTheSameParametersOutOfEveryPass) {
                 EXPECT_DOUBLE_EQ(gradient(*net, 2), 1.5);
                 EXPECT_FALSE(net->weights[3].grad().defined());
               }
-              EXPECT_EQ(ddp.bucket_assignment().back(), (std::vector<std::size_t>{3}));
+              EXPECT_EQ(ddp.stats().buckets.back(), (std::vector<std::size_t>{3}));
               std::string text;
               const auto other = [&] { ddp(std::vector<int>{0}).backward(); };
               EXPECT_EQ(fault_of(other, &text), Fault::misuse);
-              EXPECT_NE(text.find("with static_graph: the same part in every pass"), text.npos);
+              EXPECT_NE(text.find("with static_graph, each pass must use the same"), text.npos);
             });
 }
 
@@ -252,7 +252,7 @@ TEST(Reducer, BucketsAreRebuiltInTheOrderOfRankZerosGradients) {
   for_ranks(2, {.bucket_cap_mb = 2 * one_weight_mb}, [](ProcessGroup& world, const Options& given) {
     auto net = std::make_shared<Choice>();
     DistributedDataParallel ddp(net, world, given);
-    EXPECT_EQ(ddp.bucket_assignment(), (BucketAssignment{{0, 1, 2, 3}}));
+    EXPECT_EQ(ddp.stats().buckets, (BucketAssignment{{0, 1, 2, 3}}));
     const auto order =
         world.rank() == 0 ? std::vector<int>{1, 3, 0, 2} : std::vector<int>{0, 1, 2, 3};
     for (int step = 0; step < 3; ++step) {
@@ -261,7 +261,7 @@ TEST(Reducer, BucketsAreRebuiltInTheOrderOfRankZerosGradients) {
       EXPECT_DOUBLE_EQ(gradient(*net, 3), step == 1 ? 12 : 6);
       net->weights[3].mutable_grad().mul_(1);  // Each rank may change its own.
     }
-    EXPECT_EQ(ddp.bucket_assignment(), (BucketAssignment{{2, 0}, {3, 1}}));
+    EXPECT_EQ(ddp.stats().buckets, (BucketAssignment{{2, 0}, {3, 1}}));
   });
 }
 
@@ -271,7 +271,7 @@ TEST(Reducer, BucketsAreTakenByTypeToo) {
     net->weights[1].set_data(net->weights[1].to(torch::kFloat));
     net->weights[2].set_data(net->weights[2].to(torch::kBFloat16));
     DistributedDataParallel ddp(net, world, given);
-    EXPECT_EQ(ddp.bucket_assignment().size(), 3U);
+    EXPECT_EQ(ddp.stats().buckets.size(), 3U);
     for (int step = 0; step < 3; ++step) {
       net->zero_grad();
       ddp(std::vector<int>{0, 1, 2, 3}, world.rank()).backward();
@@ -601,7 +601,7 @@ TEST(Reducer, TimesAddUp) {
   run_in_process(2, [](ProcessGroup& world) {
     DistributedDataParallel ddp(std::make_shared<Choice>(), world, {.overlap = false});
     ddp(std::vector<int>{0, 1, 2, 3}).backward();
-    const BackwardTimes times = ddp.backward_times();
+    const BackwardTimes times = ddp.stats().times;
     EXPECT_GT(times.copy.count(), 0);
     EXPECT_GT(times.wait.count(), 0);
     EXPECT_GT(times.reduce.count(), 0);

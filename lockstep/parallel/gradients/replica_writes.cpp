@@ -17,7 +17,7 @@ std::uint32_t writes_so_far(const at::Tensor& parameter) {
 // FNV-1a over whole words.
 void mix(std::uint64_t& digest, std::uint64_t word) { digest = (digest ^ word) * 0x100000001b3; }
 
-// The bytes of one element. All ranks select the same element, whatever their memory formats.
+// One element's bytes, equal on all ranks, whatever their memory formats.
 std::uint64_t element_of(const at::Tensor& parameter, std::int64_t pass) {
   if (parameter.numel() == 0 || !parameter.is_cpu()) return 0;
   constexpr std::int64_t stride = 7919;  // Prime, so that passes cover all elements.

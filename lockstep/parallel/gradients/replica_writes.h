@@ -1,5 +1,4 @@
-// Detects ranks that write to their replicas at different places of the program, by version
-// counters. Ranks fail if both the writes since the last pass and the weights differ
+// Detects, by version counters, ranks that write to their replicas differently
 // (docs/internals/gradients.md).
 //
 // Thread safety: none.
@@ -14,10 +13,10 @@
 
 namespace lockstep::parallel {
 
-// Before one backward pass. Sent as its memory image.
+// Sent as its memory image.
 struct ReplicaWrites {
-  std::int64_t count = 0;     // Writes since the last pass, over all parameters.
-  std::uint64_t pattern = 0;  // Digest of the number of writes to each parameter.
+  std::int64_t count = 0;     // Since the last pass, over all parameters.
+  std::uint64_t pattern = 0;  // Digest of each parameter's number of writes.
   std::uint64_t weights = 0;  // Digest of one element of each parameter.
 };
 
@@ -26,8 +25,8 @@ class WriteCounts {
   // `parameters` are in CPU memory and outlive this object.
   explicit WriteCounts(const NamedTensors& parameters);
 
-  // Since the last call or construction. `pass`, equal on all ranks, selects the elements. Another
-  // address counts as a write.
+  // Since the last call. `pass`, equal on all ranks, selects elements. Another address counts as a
+  // write.
   ReplicaWrites count(std::int64_t pass);
 
  private:
@@ -37,7 +36,7 @@ class WriteCounts {
   };
 
   const NamedTensors& parameters_;
-  std::vector<Seen> seen_;  // By parameter, in the last call.
+  std::vector<Seen> seen_;  // By parameter.
 };
 
 }  // namespace lockstep::parallel

@@ -68,7 +68,7 @@ bool averages_in_backward(const DistributedDataParallelOptions& options) {
 }
 
 struct Cores {
-  int threads;  // Threads of this rank, including one that would reduce during backward().
+  int threads;  // Including one that would reduce.
   cpu_set_t allowed;
 };
 
@@ -96,7 +96,7 @@ bool agree_on_overlap(const DistributedDataParallelOptions& options, const Proce
                       c10::Device device) {
   if (!device.is_cpu()) return options.overlap.value_or(group.size() > 1);
   const auto all = all_gather_value(own_cores(), group, {.label = "cores"});
-  // Networks transfer without using cores, so overlap helps even if no core is idle.
+  // Networks transfer without cores: overlap helps even if none is idle.
   const bool spans_hosts = group.local_size() < group.size();
   return options.overlap.value_or(spans_hosts || (group.size() > 1 && suffice(all)));
 }
@@ -131,7 +131,7 @@ std::unique_ptr<GradientSink> SinkChoice::dense_sink() const {
 }
 
 SinkChoice::Chosen SinkChoice::with_hook(CommunicationHook hook) const {
-  // An exception of the hook aborts its group, which must not be the caller's.
+  // A hook's exception aborts its group, which must not be the caller's.
   const ProcessGroup group = overlapped_ ? group_ : group_of_its_own(group_);
   return {.sink = std::make_unique<BucketedGradients>(
               parameters_, group,

@@ -17,8 +17,8 @@
 namespace lockstep::parallel {
 
 // Collective: whether a thread reduces gradients during backward(). By default true for several
-// ranks on another device than the CPU, on several hosts, or if cores suffice. These are one per
-// intra-op thread, and one per rank.
+// ranks on another device than the CPU, on several hosts, or with enough cores. A rank needs one
+// per intra-op thread, and one more.
 bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group,
                       c10::Device device);
 
@@ -26,27 +26,25 @@ class SinkChoice {
  public:
   struct Chosen {
     std::unique_ptr<GradientSink> sink;
-    ProcessGroup group;  // Its ranks agree on passes.
+    ProcessGroup group;  // In which ranks agree on passes.
   };
 
-  // Collective. Trained `parameters` are on one device; `sparse` have sparse gradients.
-  // `needs_own_group`: a sink made elsewhere needs one.
-  // Errors: misuse if no parameter requires a gradient; unsupported for gradients that cannot be
-  // averaged.
+  // Collective. Trained `parameters` are on one device. `sparse`: with sparse gradients.
+  // `needs_own_group`: of a sink made elsewhere.
+  // Errors: misuse without trained parameters; unsupported for gradients that cannot be averaged.
   SinkChoice(NamedTensors parameters, const std::vector<at::Tensor>& sparse,
              const ProcessGroup& group, const DistributedDataParallelOptions& options,
              bool needs_own_group);
 
-  // Collective: by the options, for a communication hook, and for gradients averaged on one rank
-  // each.
+  // Collective.
   std::unique_ptr<GradientSink> sink() const;
   Chosen with_hook(CommunicationHook hook) const;
   Chosen with_owners(std::vector<int> owners) const;
 
-  // Those that require gradients. Sinks refer to them.
+  // The trained ones, to which sinks refer.
   const NamedTensors& parameters() const { return parameters_; }
 
-  // The ranks; a group for calls concurrent with the caller's, if the sink needs that.
+  // All ranks; a group for concurrent calls, if the sink needs one.
   const ProcessGroup& group() const { return group_; }
 
   bool is_overlapped() const { return overlapped_; }

@@ -105,7 +105,7 @@ void SparseGradients::finish(const PassReports& reports, double factor) {
   std::ranges::fill(taken_, at::Tensor());
 }
 
-// Divides before it adds, as PyTorch does. An existing `.grad` remains the same tensor.
+// Divides before adding, as PyTorch. An existing `.grad` remains the same tensor.
 void SparseGradients::average(std::size_t index, double factor) const {
   const auto& [name, parameter] = parameters_[index];
   const at::Tensor& own = taken_[index];

@@ -1,5 +1,5 @@
-// Averages sparse gradients at the end of a pass, and passes dense ones to another sink. As in
-// PyTorch over Gloo, ranks gather each other's elements and add them up. A rank may have none.
+// Averages sparse gradients at the end of a pass: as in PyTorch over Gloo, ranks gather and add all
+// elements.
 //
 // Thread safety: as GradientSink.
 
@@ -26,8 +26,7 @@ class Module;
 
 namespace lockstep::parallel {
 
-// Trained weights of each Embedding and EmbeddingBag with sparse(true), and parameters with the
-// given names.
+// Trained weights of Embeddings and EmbeddingBags with sparse(true), and of the given names.
 // Errors: misuse for an unknown name; unsupported, with its name, for a parameter outside CPU
 // memory.
 std::vector<at::Tensor> sparse_parameters(const torch::nn::Module& module,
@@ -35,7 +34,7 @@ std::vector<at::Tensor> sparse_parameters(const torch::nn::Module& module,
 
 class SparseGradients final : public GradientSink {
  public:
-  // `parameters` outlive this object. `dense` takes the gradients that `is_sparse` does not mark.
+  // `parameters` outlive this object. `dense` takes other gradients.
   SparseGradients(const NamedTensors& parameters, std::vector<bool> is_sparse,
                   const ProcessGroup& group, bool check_finite,
                   std::unique_ptr<GradientSink> dense);

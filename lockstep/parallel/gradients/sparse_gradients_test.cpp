@@ -38,7 +38,7 @@ using Options = DistributedDataParallelOptions;
 
 constexpr std::int64_t words = 11;
 
-// Has fixed weights, because threads share the generator.
+// Fixed weights: threads share the generator.
 struct Net : torch::nn::Module {
   explicit Net(bool sparse)
       : embedding(torch::nn::EmbeddingOptions(words, 4).sparse(sparse)), out(4, 3) {

@@ -44,7 +44,7 @@ const DiLoCoOptions& require_valid(const DiLoCoOptions& options) {
   return options;
 }
 
-// Fragments end at their shares of all bytes; each has at least one parameter.
+// Fragments end at shares of all bytes; none is empty.
 std::vector<std::size_t> fragment_ends(const NamedTensors& parameters, std::int64_t fragments) {
   const auto count = static_cast<std::size_t>(fragments);
   require(count <= parameters.size(), [&] {
@@ -91,7 +91,7 @@ at::Tensor DiLoCo::contribution(std::size_t index) const {
   return synced_[index].sub(parameters()[index].second.detach());
 }
 
-// The formulas of torch.optim.SGD.
+// torch.optim.SGD's formulas.
 void DiLoCo::take_mean(std::size_t index, const at::Tensor& mean) {
   at::Tensor step = mean;
   if (options_.outer_momentum > 0) {
@@ -105,8 +105,6 @@ void DiLoCo::take_mean(std::size_t index, const at::Tensor& mean) {
   synced_[index].sub_(step, options_.outer_lr);
   parameters()[index].second.detach().copy_(synced_[index]);
 }
-
-// --- State --------------------------------------------------------------------------------------
 
 StateDict DiLoCo::state_dict() {
   StateDict state = LocalSteps::state_dict();

@@ -41,8 +41,6 @@ const torch::optim::Optimizer& require_whole(const torch::optim::Optimizer& opti
   return optimizer;
 }
 
-// --- Parts of a state, under a prefix -----------------------------------------------------------
-
 constexpr const char* module_prefix = "module.";
 constexpr const char* optimizer_prefix = "optimizer.";
 
@@ -74,7 +72,7 @@ struct Prefixes {
   std::string optimizer;
 };
 
-// On other hosts, other ranks may step together. These need equal values, those of one saved rank.
+// Ranks that step together need equal values: with other hosts, one saved rank's.
 Prefixes prefixes_in(const StateDict& saved, const std::string& hosts, int rank) {
   const bool has_own = value_of<std::string>(saved, "hosts") == hosts;
   const std::string own = rank_prefix(has_own ? rank : 0);
@@ -139,7 +137,7 @@ void LocalSteps::synchronize() {
   equal_ = {.begin = 0, .end = parameters_.size()};
 }
 
-// All collectives precede the first write, so that an Error changes nothing.
+// Collectives precede writes: an Error changes nothing.
 void LocalSteps::synchronize(const std::vector<Range>& ranges, const std::string& label) {
   const at::NoGradGuard no_grad;
   require_all_known();
@@ -172,8 +170,6 @@ void LocalSteps::require_all_known() const {
                      "synchronised never";
             });
 }
-
-// --- State --------------------------------------------------------------------------------------
 
 StateDict LocalSteps::state_dict() {
   StateDict state;

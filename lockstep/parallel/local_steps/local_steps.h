@@ -1,21 +1,21 @@
-// Training on slow networks: ranks take local steps, and periodically synchronise their parameters.
-// docs/guide/slow-networks.md has programs.
+// Training on slow networks: ranks take local steps, and periodically synchronise parameters
+// (docs/guide/slow-networks.md).
 //
 //   lockstep::DistributedDataParallel ddp(model, lockstep::host_group(world));
 //   lockstep::DiLoCo diloco(*model, adamw, world, {.sync_every = 100});
 //   ...
 //   diloco.step();  // After each adamw.step(). Communicates in each hundredth step.
 //
-// Thread safety: none; one training loop uses it.
-// Lifetime: module and optimizer outlive it.
+// Thread safety: none.
+// Lifetime: module and optimizer outlive the object.
 // Blocking: step() blocks only in a synchronisation, until all ranks have called it.
-// Errors: mismatch, on all ranks, if modules or options differ, or ranks synchronise in different
-// steps. misuse for options out of range, and for parameters that ranks of a host share.
-// unsupported for parameters that are cut over ranks, and for sharded optimizers. Those of
-// ProcessGroup.
-// A load throws misuse for a state that other hosts saved between synchronisations. A
-// synchronisation throws misuse for a parameter that was unfrozen or replaced after construction.
-// An Error in a synchronisation changes nothing on this rank: the call may be repeated.
+// Errors: mismatch, on all ranks, if modules, options or steps of synchronisation differ. misuse
+// for options out of range and shared parameters. unsupported for parameters cut over ranks and
+// sharded optimizers. Also ProcessGroup's.
+// A load throws misuse for a state saved between synchronisations with another placement of ranks
+// on hosts. A synchronisation throws misuse for a parameter unfrozen or replaced after
+// construction. An Error in a synchronisation changes nothing on this rank; the call may be
+// repeated.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -39,34 +39,36 @@
 
 namespace lockstep {
 
-// Collective: the ranks of `group` that share memory with this rank.
+// Collective: the ranks that share memory with this rank.
 LOCKSTEP_API ProcessGroup host_group(const ProcessGroup& group);
 
 // The common part of LocalSGD and DiLoCo. The constructor gives all ranks rank 0's parameters and
-// buffers. A synchronisation makes trained parameters equal on all ranks; with the last parameter,
-// buffers become rank 0's. Means are over ranks, not hosts. Each rank keeps its own optimizer
-// state.
+// buffers. A synchronisation makes some or all trained parameters equal on all ranks. If it
+// includes the last one, it also copies rank 0's buffers. Means are over ranks, not hosts.
+// Optimizer states stay separate.
 //
-// In checkpoints, the state replaces those of module and optimizer. Equal values are saved once.
-// With other ranks on a host, every rank continues with rank 0's optimizer, because ranks that step
-// together must be equal.
+// In checkpoints, the state replaces those of module and optimizer. Equal values are saved once. If
+// the placement of ranks on hosts has changed, all ranks load rank 0's optimizer state: ranks that
+// average their gradients need equal ones.
 class LOCKSTEP_API LocalSteps : public Stateful {
  public:
   LocalSteps(const LocalSteps&) = delete;
   LocalSteps& operator=(const LocalSteps&) = delete;
   ~LocalSteps() override;
 
-  // Call it after each step of the optimizer, on all ranks. Returns whether it synchronised.
+  // Call this on all ranks after each step of the optimizer. Returns whether it synchronised
+  // parameters.
   bool step();
 
-  // Collective: synchronises all parameters, for example after the last step or before a checkpoint
-  // for other hosts. Does nothing if in_sync(). For DiLoCo it is an outer step of all fragments
-  // that the last step() has not synchronised, so it changes the training.
+  // Collective: synchronises all parameters, as after the last step or before a checkpoint for
+  // other hosts. Does nothing if in_sync(). For DiLoCo, this is an outer step of all fragments that
+  // the last step() has not synchronised, so it changes the training.
   void synchronize();
 
   std::int64_t steps() const { return steps_; }
 
-  // Whether the last call made all parameters equal on all ranks. Checkpoints are smallest then.
+  // Whether the last step() or synchronize() made all parameters equal on all ranks. Checkpoints
+  // are smallest then.
   bool in_sync() const { return equal_.size() == parameters_.size(); }
 
   StateDict state_dict() override;
@@ -74,11 +76,11 @@ class LOCKSTEP_API LocalSteps : public Stateful {
   void load_state_dict(StateDict state) override;
 
  protected:
-  // Collective. `options` are compared line by line.
+  // Collective. Compares the ranks' `options` line by line.
   LocalSteps(torch::nn::Module& module, torch::optim::Optimizer& optimizer,
              const ProcessGroup& group, std::string name, const std::string& options);
 
-  const NamedTensors& parameters() const { return parameters_; }  // Those that are trained.
+  const NamedTensors& parameters() const { return parameters_; }  // The trained ones.
 
   struct Range {
     std::size_t begin = 0;
@@ -89,7 +91,7 @@ class LOCKSTEP_API LocalSteps : public Stateful {
   };
 
  private:
-  // The parameters to synchronise in step number `step`, counted from 0.
+  // The parameters to synchronise in step `step`, from 0.
   virtual Range due_after(std::int64_t step) const = 0;
 
   // A new tensor, to be averaged over ranks.
@@ -120,18 +122,18 @@ struct LocalSGDOptions {
   // gradients, up to rounding.
   std::int64_t period = 4;
 
-  // Steps in which hook(), which must be registered, averages gradients over all ranks, instead of
-  // parameters. Early gradients change too fast for local steps.
+  // Steps in which hook(), which must be registered, averages gradients over all ranks. Early
+  // gradients change too fast for local steps.
   std::int64_t warmup_steps = 0;
 
-  // Ranks over which hook() averages after the warm-up; by default host_group(). Either all ranks
-  // pass a group, or none does.
+  // Ranks over which hook() averages after the warm-up; default: host_group(). All ranks or none
+  // pass it.
   std::optional<ProcessGroup> subgroup = {};
 };
 
 // Post-local SGD (Lin et al., arXiv 1808.07217), as PyTorch's PeriodicModelAverager with
-// post_localSGD_hook. Parameters become their mean over all ranks after the first step that follows
-// the warm-up, and then every `period` steps.
+// post_localSGD_hook. Parameters are averaged over all ranks after the first step that follows the
+// warm-up, then every `period` steps.
 //
 // After the warm-up, a pass with hook() still exchanges a few bytes among all ranks, and broadcasts
 // buffers unless broadcast_buffers is false. Passes under ddp.no_sync(local.is_local()) avoid both.
@@ -142,13 +144,12 @@ class LOCKSTEP_API LocalSGD final : public LocalSteps {
            const LocalSGDOptions& options = {});
 
   // For a DistributedDataParallel of all ranks: averages gradients over all ranks in the warm-up,
-  // and over the subgroup afterwards. Give all ranks equally many samples and passes: means over
-  // samples, and join(), scale gradients by those of the whole group.
+  // then over the subgroup. All ranks need equally many samples and passes, because
+  // GradientMean::over_samples and join() scale gradients by counts of the whole group.
   // Errors: an Error of the subgroup may reach its other ranks only after the subgroup's timeout.
   // Lifetime: this object outlives the last backward().
   CommunicationHook hook() const;
 
-  // Whether the warm-up is over.
   bool is_local() const { return steps() >= options_.warmup_steps; }
 
  private:
@@ -163,12 +164,12 @@ class LOCKSTEP_API LocalSGD final : public LocalSteps {
 // --- DiLoCo --------------------------------------------------------------------------------------
 
 struct DiLoCoOptions {
-  // Inner steps between two synchronisations of a parameter. More steps let replicas drift further
-  // apart. The paper uses 50 to 500.
+  // Inner steps between two synchronisations of a parameter. More let replicas drift further apart.
+  // The paper uses 50 to 500.
   std::int64_t sync_every = 100;
 
-  // Parts of the model that are synchronised one after the other, evenly spread over `sync_every`
-  // steps, which this divides. More parts shorten pauses and send the same bytes.
+  // Parts of the model, synchronised one after the other, evenly spread over `sync_every` steps;
+  // divides `sync_every`. More parts shorten pauses and send the same bytes.
   std::int64_t fragments = 1;
 
   // The outer optimizer is SGD.
@@ -177,9 +178,9 @@ struct DiLoCoOptions {
   bool nesterov = true;
 };
 
-// DiLoCo (Douillard et al., arXiv 2311.08105). After `sync_every` inner steps, an outer SGD steps
-// the parameters of the last synchronisation, as in torchft's local_sgd.py. Its gradient is the
-// mean over ranks of the change since then. Costs two more copies of the parameters.
+// DiLoCo (Douillard et al., arXiv 2311.08105), as in torchft's local_sgd.py. After `sync_every`
+// inner steps, an outer SGD steps from the last synchronised parameters to the next. Its gradient
+// is the mean over ranks of last minus current parameters. Memory: two more copies of them.
 class LOCKSTEP_API DiLoCo final : public LocalSteps {
  public:
   // Collective.

@@ -169,7 +169,7 @@ TEST(LocalSGD, HasTheRanksThatShareMemoryAsSubgroup) {
 
 // --- DiLoCo --------------------------------------------------------------------------------------
 
-// The same training in one process: a model for each rank, and LibTorch's SGD as outer optimizer.
+// The same training in one process: a model per rank, and LibTorch's SGD as outer optimizer.
 class SerialDiLoCo {
  public:
   SerialDiLoCo(int ranks, const DiLoCoOptions& options)
@@ -183,7 +183,7 @@ class SerialDiLoCo {
     }
   }
 
-  // Parameters [begin, end) are synchronised after this step, if there are any.
+  // Then synchronises parameters [begin, end).
   void step(std::int64_t step, std::size_t begin, std::size_t end) {
     for (std::size_t rank = 0; rank < models_.size(); ++rank) {
       compute_gradients(*models_[rank], static_cast<int>(rank), step);
@@ -214,7 +214,7 @@ class SerialDiLoCo {
 
 TEST(DiLoCo, StepsByTheMeanOfHowFarRanksHaveCome) {
   for (const auto& [momentum, nesterov] : {std::pair(0.9, true), {0.9, false}, {0.0, false}})
-    run_in_process(3, [momentum = momentum, nesterov = nesterov](ProcessGroup& world) {
+    run_in_process(3, [&](ProcessGroup& world) {
       const DiLoCoOptions options{
           .sync_every = 3, .outer_momentum = momentum, .nesterov = nesterov};
       SerialDiLoCo serial(3, options);

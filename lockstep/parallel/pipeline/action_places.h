@@ -1,6 +1,6 @@
 // Finds actions in a pipeline's order, and visits them by dependencies.
 //
-// Thread safety: after construction, several threads may read it.
+// Thread safety: several threads may read.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,21 +20,21 @@ struct ActionPlace {
   int index = 0;  // In the rank's actions.
 };
 
-// The order must outlive it, and have each action once, on its stage's rank.
+// `order` outlives this object, and has each action once, on its stage's rank.
 class ActionPlaces {
  public:
   explicit ActionPlaces(const PipelineOrder& order);
 
   ActionPlace forward(int stage, int microbatch) const { return of(stage, microbatch).forward; }
-  // The action that computes the gradient for the previous stage.
+  // Computes the gradient for the previous stage.
   ActionPlace gradient(int stage, int microbatch) const { return of(stage, microbatch).gradient; }
-  // The last action that needs the stage's input and the gradient from the next stage.
+  // The last that needs the stage's input and the next stage's gradient.
   ActionPlace last(int stage, int microbatch) const { return of(stage, microbatch).last; }
 
-  // The action of a neighbouring stage whose result `action` needs.
+  // The neighbouring stage's action whose result `action` needs.
   std::optional<ActionPlace> needed_by(const PipelineAction& action) const;
 
-  // Calls visit(place) for each action, after the previous action of its rank and the one that it
+  // Calls visit(place) for each action, after its rank's previous action and the action that it
   // needs. Returns the number of visited actions by rank: all, unless ranks deadlock.
   template <class Visit>
   std::vector<int> visit(const Visit& visit) const;

@@ -24,7 +24,7 @@ std::string number_text(double value) {
 
 std::string tenths(double value) { return number_text(std::round(value * 10) / 10); }
 
-// Duration of the shortest action that takes time; 1 if there is none.
+// The shortest duration above 0, or 1.
 double unit_of(const SimulatedPipeline& simulated) {
   double unit = std::numeric_limits<double>::infinity();
   for (const auto& actions : simulated.actions)
@@ -94,7 +94,7 @@ TextScale text_scale(const SimulatedPipeline& simulated, std::size_t room) {
     if (label == TextLabel::whole && !has_several(stages_by_rank(simulated))) continue;
     const auto width = static_cast<double>(widest_label(simulated, label));
     if (width + 1 <= most) return {label, (width + 1) / unit, true};
-    // Adjacent numbers need a gap.
+    // Adjacent numbers need gaps.
     if (width <= most && label == TextLabel::without_stage) return {label, width / unit, false};
   }
   return {TextLabel::kind, (most >= 1 ? std::floor(most) : most) / unit, false};
@@ -104,7 +104,6 @@ void put(std::string& line, std::size_t column, std::string_view text) {
   line.replace(column, text.size(), text);
 }
 
-// The label, then a line for the action's duration.
 std::string text_cell(const PipelineAction& action, std::size_t width, const TextScale& scale) {
   std::string cell(width, '-');
   std::string label = label_of(action, scale.label);
@@ -195,7 +194,7 @@ class SvgPicture {
   double time_width() const { return simulated_.time * scale_; }
   double bottom() const { return top_edge + row_step * static_cast<double>(stages_.size()); }
 
-  // A CSS class for each kind and position of a stage on its rank: later stages are lighter.
+  // A CSS class per kind and stage: a rank's later stages are lighter.
   std::string style() const {
     std::size_t most = 1;
     for (const auto& stages : stages_) most = std::max(most, stages.size());

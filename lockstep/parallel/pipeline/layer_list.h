@@ -1,20 +1,20 @@
-// A model as a list of layers and functions that make them. A Pipeline cuts the list into stages.
+// A model as a list of functions that make layers, which a Pipeline cuts into stages.
 //
 //   lockstep::LayerList layers;
 //   layers.add("embed", [&] { return GptEmbedding(options); });
 //   for (int i = 0; i < 12; ++i)
 //     layers.add("h." + std::to_string(i), [&] { return GptBlock(options); });
 //   layers.add("head", [&] { return GptHead(options); });
-//   layers.tie("head.weight", "embed.wte.weight");        // One weight in two layers.
+//   layers.tie("head.weight", "embed.wte.weight");
 //   layers.parallelize(mesh["tp"], {{"h.*.mlp.c_fc", lockstep::ColwiseParallel()}, ...});
 //
 // On every rank, parameters have the names of the whole model, such as "h.3.mlp.c_fc.weight". A
-// layer's name may lie within that of an earlier one. Each rank makes all layers in order, one at a
-// time, twice: to determine sizes, and to keep its own. Weights equal those of one process with the
-// same seed.
+// layer's name may extend an earlier one by levels. Each rank makes all layers in order, one at a
+// time, twice: for sizes, on meta if possible, and to keep its own. Weights equal those of one
+// process with the same seed.
 //
-// Thread safety: none. Lifetime: objects that the functions use outlive the Pipeline's constructor.
-// Errors: misuse for names that are empty or exist already.
+// Thread safety: none. Lifetime: what the functions use outlives the Pipeline's constructor.
+// Errors: misuse for a name that has an empty level, or repeats or begins an earlier one.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -40,7 +40,6 @@
 namespace lockstep {
 namespace pipeline {
 
-// A layer of any type.
 struct Layer {
   std::shared_ptr<torch::nn::Module> module;
   std::function<PassedValue(const PassedValue&)> forward;
@@ -89,9 +88,9 @@ class LOCKSTEP_API LayerList {
  public:
   // A layer is a module with one forward(), which takes the result of the layer before. Values are
   // tensors, or tuples, pairs, vectors, arrays, maps and optionals of tensors, numbers and texts. A
-  // forward() with several parameters takes a tuple. If it is a template, as
-  // torch::nn::Sequential's, it takes and returns a tensor. `make` returns a std::shared_ptr of a
-  // module, a holder of TORCH_MODULE, or the result of another list's make().
+  // forward() with several parameters takes a tuple; a template, as torch::nn::Sequential's, takes
+  // a tensor. `make` returns a std::shared_ptr, a holder of TORCH_MODULE, or the result of another
+  // list's make().
   template <class Make>
   void add(std::string name, Make make) {
     add_layer(std::move(name), [make = std::move(make)]() mutable {
@@ -100,20 +99,20 @@ class LOCKSTEP_API LayerList {
     });
   }
 
-  // Makes `parameter` the same weight as `same_as`, of an earlier or later layer. Gradients are
-  // added. The weight is saved, clipped and counted once, as `same_as`.
-  // Errors, in Pipeline's constructor: misuse for a parameter that does not exist, for different
-  // shapes, and for plans of parallelize() that cut them differently.
+  // Makes `parameter` the same weight as `same_as`, of any layer. Gradients are added. The weight
+  // is saved, clipped and counted once, as `same_as`.
+  // Errors: misuse for a repeated tie and, in Pipeline's constructor, for unknown parameters, and
+  // different shapes, types, cuts or requires_grad().
   void tie(std::string parameter, std::string same_as);
 
-  // Cuts layers over `group`, as parallelize_module() does. May be called several times.
+  // Cuts layers as parallelize_module(). May be called several times.
   void parallelize(const ProcessGroup& group, ParallelPlan plan,
                    const ParallelizeOptions& options = {});
 
   std::size_t size() const { return layers_.size(); }
   const std::string& name(std::size_t layer) const { return layers_.at(layer).name; }
 
-  // Makes a new instance of one layer.
+  // A new instance.
   pipeline::Layer make(std::size_t layer) const;
 
   struct Tie {

@@ -45,7 +45,7 @@ void ValueWriter::write_tensor(const at::Tensor& tensor) {
   if (tensor.defined()) value_.tensors.push_back(tensor);
 }
 
-// The length precedes a text, which may contain any characters.
+// With its length: texts may contain any characters.
 void ValueWriter::write_text(std::string_view text) {
   put("text ");
   put(std::to_string(text.size()));
@@ -53,7 +53,7 @@ void ValueWriter::write_text(std::string_view text) {
   put(text);
 }
 
-// Whole numbers end with a point, to distinguish them from integers.
+// Whole numbers end with a point, unlike integers.
 void ValueWriter::write_number(double number) {
   std::string text = text_of(number);
   if (is_integer(text)) text += '.';

@@ -1,5 +1,5 @@
-// Trains a model whose layers are on several ranks (docs/guide/pipeline.md). Each rank has one or
-// more stages and passes activations to the next.
+// Trains a model whose layers are on several ranks, in stages that pass activations to each other
+// (docs/guide/pipeline.md).
 //
 //   lockstep::Pipeline pipeline(layers, mesh["pp"], {.microbatches = 8,
 //                                                    .data_parallel = mesh["dp"]});
@@ -8,7 +8,7 @@
 //   const double loss = pipeline.step(batch.data, [&](const torch::Tensor& logits,
 //                                                     const lockstep::Microbatch& part) {
 //     return torch::cross_entropy_loss(logits, part.of(batch.target));
-//   });                                            // The mean of all microbatches, on every rank.
+//   });                               // The mean of this pipeline's microbatches, on its ranks.
 //   adamw.step();
 //
 // Thread safety: none.
@@ -45,7 +45,7 @@ struct Microbatch {
   int index = 0;
   int count = 1;
 
-  // The rows of this microbatch: a view of `rows` along dim 0.
+  // This microbatch's rows: a view of `rows` along dim 0.
   LOCKSTEP_API at::Tensor of(const at::Tensor& rows) const;
 };
 
@@ -54,23 +54,23 @@ struct PipelineOptions {
   std::optional<int> microbatches = {};           // Default: 4.
   std::optional<int> stages_per_rank = {};        // Default: as PipelineShape.
 
-  // An order instead of these three options, such as read_pipeline_order(file).
+  // Replaces these three options: read_pipeline_order(file).
   std::optional<PipelineOrder> order = {};
 
   // First layers of all stages but the first. Default: the costliest stage is as cheap as possible.
   std::vector<int> cut = {};
 
-  // Without `cut`: the cost of each layer, in any unit, such as from measure_layers() (plan.h). The
-  // largest costs of all ranks decide. Default: the number of elements of a layer's parameters.
+  // Without `cut`: costs of layers, in any unit, such as from measure_layers() (plan.h). If ranks
+  // differ, the largest counts. Default: the number of elements of a layer's parameters.
   std::vector<double> costs = {};
 
-  // Ranks with the same stages: replicas, or ranks that hold parameters together. With
-  // fully_sharded, the optimizer is a FullyShardedOptimizer of data_parallel(). Gradients become
+  // Ranks with the same stages: replicas or, with fully_sharded, ranks that hold parameters
+  // together. The optimizer is then a FullyShardedOptimizer of data_parallel(). Gradients become
   // means over these ranks after this rank's last microbatch. GradientMean::over_samples is
   // unsupported: make losses sums times `part.count / samples`.
   std::optional<ProcessGroup> data_parallel = {};
   std::optional<DistributedDataParallelOptions> data_parallel_options = {};  // For replicas.
-  std::optional<FullyShardedOptions> fully_sharded = {};  // Instead; without `offload`.
+  std::optional<FullyShardedOptions> fully_sharded = {};  // Not for replicas; without `offload`.
 };
 
 class ShardedOptimizer;
@@ -99,42 +99,41 @@ struct FirstOf<std::function<R(A, Rest...)>> {
 
 class LOCKSTEP_API Pipeline : public Stateful {
  public:
-  // Collective over the options' groups, and `group`, whose ranks are in the order of their stages.
-  // Errors: on all ranks of the pipeline, misuse for options that exclude each other, fewer layers
-  // than stages, and a cut that does not increase. Misuse for an order that cannot be run
-  // (check_pipeline_order()); all Errors of LayerList. Mismatch if ranks, including those of other
+  // Collective over the options' groups, and `group`, with ranks in the order of stages.
+  // Errors, on all ranks of the pipeline: misuse for wrong options, fewer layers than stages, and
+  // an order that cannot be run (check_pipeline_order()). Mismatch if ranks, also of other
   // replicas, have other layers, plans or options. If only some ranks throw, the others throw
-  // aborted with their text. After layers are made: unsupported for a layer on a CUDA device, and
-  // the Errors of parallelize_module() and the class of data_parallel().
+  // aborted with their text. Unsupported for a layer on a CUDA device and, with fully_sharded, for
+  // a rank with nothing to train. Also Errors of LayerList, parallelize_module() and the class of
+  // data_parallel().
   Pipeline(const LayerList& layers, const ProcessGroup& group, const PipelineOptions& options = {});
   ~Pipeline() override;
   Pipeline(const Pipeline&) = delete;
   Pipeline& operator=(const Pipeline&) = delete;
 
-  // Collective: forward and backward of one batch, the same on all ranks of the pipeline. `inputs`
-  // is the argument of the first layer, cut into microbatches along dim 0, as by
-  // torch.tensor_split. The last stage's rank calls loss_of(output, microbatch). Returns the mean
-  // of the losses, on all ranks. Gradients of this mean, which is over all rows if microbatches
-  // have equally many, are added to `.grad`. Shapes may differ between microbatches and steps.
-  // Blocking: messages never wait for their receiver, so no order of actions can deadlock.
-  // Errors: misuse for a batch with fewer rows than microbatches. Mismatch for ranks with different
-  // batches: every call compares the numbers of rows, and calls 1, 2, 4, 8 and so on compare the
-  // values. An exception in a layer or a loss ends the step on all ranks of the pipeline and of its
-  // replicas. The Error has its text, stage, action and microbatch. A rank that dies or times out
-  // also ends the step. The pipeline cannot be used afterwards.
+  // Collective: forward and backward of one batch, equal on all ranks of the pipeline. `inputs`,
+  // the first layer's argument, is cut into microbatches along dim 0, as by torch.tensor_split. The
+  // last stage's rank calls loss_of(output, microbatch). Returns the mean loss, on all ranks, and
+  // adds its gradients to `.grad`. Shapes may differ between microbatches and steps.
+  // Blocking: messages never wait for their receiver, so no checked order can deadlock.
+  // Errors: misuse for a batch with fewer rows than microbatches. Mismatch for different batches:
+  // each call compares the numbers of rows, and calls 1, 2, 4, 8 and so on the values. An exception
+  // in a layer or a loss, or a lost rank, ends the step on all ranks of the pipeline and its
+  // replicas. Other ranks' Errors have its text, stage, action and microbatch. The pipeline cannot
+  // be used afterwards.
   template <class Inputs, class Loss>
   double step(const Inputs& inputs, Loss&& loss_of) {
     return run_step(pipeline::pack(inputs), erased(std::forward<Loss>(loss_of)));
   }
 
-  // Collective: forward only, without gradients. Returns the mean of `measure`'s results. Batches,
-  // blocking and Errors: as step().
+  // Collective: forward only, without gradients. Returns the mean of `measure`'s results. Otherwise
+  // as step().
   template <class Inputs, class Measure>
   double evaluate(const Inputs& inputs, Measure&& measure) {
     return measure_all(pipeline::pack(inputs), erased(std::forward<Measure>(measure)));
   }
 
-  // Parameters of this rank's stages. A weight that is tied across ranks is a parameter of each.
+  // Parameters of this rank's stages. A weight tied across ranks is a parameter of each.
   std::vector<at::Tensor> parameters() const;
   NamedTensors named_parameters() const;  // With the names of the whole model.
   Layouts layouts() const;                // For parameters that are cut over ranks.
@@ -152,16 +151,16 @@ class LOCKSTEP_API Pipeline : public Stateful {
   // This rank's layers. Parameters may be read.
   std::shared_ptr<torch::nn::Module> module() const;
 
-  // Null without the option `data_parallel`, and if this rank's stages have nothing to train.
+  // Null without the option, and if this rank's stages have nothing to train.
   DataParallelBase* data_parallel() const;
 
   const PipelineOrder& order() const;
   const std::vector<int>& first_layers() const;  // By stage.
 
-  // Bytes of the shared memory through which ranks of this host pass activations.
+  // Shared memory through which this host's ranks pass activations and gradients.
   std::size_t message_bytes() const;
 
-  // The state of the whole model: saves this rank's stages, and loads its part of any saved model.
+  // The whole model's state: saves this rank's stages, loads their part of any save of the model.
   StateDict state_dict() override;
   StateRequest wanted(const StateDict& saved) override;
   void load_state_dict(StateDict state) override;

@@ -30,7 +30,7 @@ constexpr std::array schedule_names{
     std::pair{PipelineSchedule::zbv, std::string_view("zbv")},
 };
 
-// Removes a number from the front of `text`; empty if there is none.
+// From the front of `text`; empty if there is none.
 std::optional<int> take_number(std::string_view& text) {
   if (text.empty() || text.front() < '0' || text.front() > '9') return std::nullopt;
   int number = 0;
@@ -80,8 +80,6 @@ std::vector<PipelineAction> actions_in(std::string_view line, const std::string&
   }
 }
 
-// Sets the number of microbatches, and each stage's rank to that of its first action. A stage
-// without actions has the rank -1.
 void infer_shape(PipelineOrder& order, const std::string& file) {
   std::size_t most = 0;
   for (const auto& actions : order.actions) most += actions.size();
@@ -100,7 +98,7 @@ void infer_shape(PipelineOrder& order, const std::string& file) {
     }
 }
 
-// Collects the faults of an order; shows the first ten.
+// Shows the first ten faults.
 class Complaints {
  public:
   void add(const std::string& text) {
@@ -226,7 +224,7 @@ void check_missing(const PipelineOrder& order, const DoneBefore& done, Complaint
     }
 }
 
-// Finds a cycle of ranks whose next actions need results of each other.
+// A cycle of ranks whose next actions need each other's results.
 void check_circle(const PipelineOrder& order, Complaints& complaints) {
   const parallel::ActionPlaces places(order);
   const std::vector<int> done = places.visit([](parallel::ActionPlace) {});

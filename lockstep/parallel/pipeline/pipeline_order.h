@@ -1,4 +1,4 @@
-// The order of each rank's actions in a pipeline: plain data, checked and simulated before it runs.
+// The order of each rank's actions in a pipeline: plain data, checked before it runs.
 //
 //   auto order = lockstep::make_pipeline_order(lockstep::PipelineSchedule::one_f_one_b,
 //                                              {.ranks = 4, .microbatches = 8});
@@ -21,9 +21,9 @@ namespace lockstep {
 enum class PipelineSchedule {
   gpipe,        // All forwards, then all backwards.
   one_f_one_b,  // Each backward as early as possible: fewer activations.
-  interleaved,  // 1F1B with several stages per rank: a smaller bubble, more messages.
+  interleaved,  // 1F1B, several stages per rank: a smaller bubble, more messages.
   looped_bfs,   // Several stages per rank; each does all microbatches before the next.
-  zero_bubble,  // ZB1P: computes weight gradients when a rank would be idle.
+  zero_bubble,  // ZB1P: weight gradients fill idle time.
   zbv,          // Two stages per rank, in a V; weight gradients as in ZB1P.
 };
 
@@ -31,8 +31,8 @@ enum class PipelineSchedule {
 enum class PipelineActionKind : char {
   forward = 'F',
   backward = 'B',         // Gradients of the stage's input and weights.
-  backward_input = 'I',   // Only the input's gradient, for which the stage before waits.
-  backward_weight = 'W',  // Only the weights' gradients.
+  backward_input = 'I',   // Only the input's, for which the stage before waits.
+  backward_weight = 'W',  // Only the weights'.
 };
 
 struct PipelineAction {
@@ -60,9 +60,9 @@ struct PipelineShape {
                             // one_f_one_b always have 1, zbv 2.
 };
 
-// The orders of PyTorch's schedules (torch/distributed/pipelining/schedules.py). Unlike PyTorch's,
-// 1F1B may have fewer microbatches than stages. interleaved and zero_bubble deal microbatches in
-// max(1, microbatches / ranks) rounds of equal size.
+// PyTorch's orders (torch/distributed/pipelining/schedules.py), but 1F1B may have fewer
+// microbatches than stages. interleaved and zero_bubble divide microbatches into
+// max(1, microbatches / ranks) equal rounds.
 // Errors: misuse for a shape that the schedule does not support.
 LOCKSTEP_API PipelineOrder make_pipeline_order(PipelineSchedule schedule,
                                                const PipelineShape& shape);
@@ -75,19 +75,19 @@ LOCKSTEP_API std::string_view name_of(PipelineSchedule schedule);
 LOCKSTEP_API PipelineAction parse_pipeline_action(std::string_view text);
 LOCKSTEP_API std::string to_string(const PipelineAction& action);
 
-// PyTorch's CSV of computations: a line for each rank, with empty fields where it is idle, which
+// PyTorch's CSV of computations: a line per rank, with empty fields for idle time, which
 // write_pipeline_order() omits. A stage is on the rank of its first action, or on rank -1 without
-// actions. Only check_pipeline_order() checks that the order can be run.
+// actions. Reading does not check that the order can be run.
 // Errors: misuse, with file and line, or a system's error.
 LOCKSTEP_API PipelineOrder read_pipeline_order(const std::string& file);
 LOCKSTEP_API void write_pipeline_order(const PipelineOrder& order, const std::string& file);
 
-// A line for each rank.
+// A line per rank.
 LOCKSTEP_API std::string to_string(const PipelineOrder& order);
 
-// Checks that each stage has one rank, and that ranks do not deadlock. Each action of a stage must
-// occur once, after its dependencies on the same rank.
-// Errors: misuse with all missing, repeated and impossible actions, or the cycle.
+// Checks that each stage has one rank, that its actions occur once, and that ranks do not deadlock.
+// An action must follow those of its rank that it needs.
+// Errors: misuse with up to ten missing, repeated and impossible actions, or the cycle.
 LOCKSTEP_API void check_pipeline_order(const PipelineOrder& order);
 
 }  // namespace lockstep

@@ -42,8 +42,8 @@ void require_rows(const PassedValue& inputs, int microbatches) {
     });
 }
 
-// Random numbers of a step or an evaluation, such as for dropout: different on each rank of the
-// pipeline, and equal on tensor parallel ranks. Equal default generators of all ranks stay equal.
+// Random numbers of a step or evaluation: different on each rank of the pipeline, equal on tensor
+// parallel ranks. Equal default generators stay equal.
 class StageRandom {
  public:
   explicit StageRandom(int rank) : seed_(drawn_seed(static_cast<std::uint64_t>(rank))) {
@@ -105,7 +105,7 @@ std::string_view verb(PipelineActionKind kind) {
   return "?";
 }
 
-// Moves the leaves' gradients out of `.grad`.
+// Moves gradients out of `.grad`.
 std::vector<at::Tensor> taken(const std::vector<at::Tensor>& leaves) {
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& leaf : leaves) gradients.push_back(std::exchange(leaf.mutable_grad(), {}));
@@ -220,7 +220,7 @@ void PipelineRun::run(const PipelineAction& action, const PassedValue& inputs,
   const InPhase phase(kind == PipelineActionKind::forward ? StepPhase::forward
                                                           : StepPhase::backward);
   const auto place = [&] { return text_of(action); };
-  guarded(place, [&, stage = stage, kind = kind, microbatch = microbatch] {
+  guarded(place, [&] {
     switch (kind) {
       case PipelineActionKind::forward:
         forward(stage, microbatch, inputs, loss_of);
@@ -266,8 +266,8 @@ void PipelineRun::fail(const Error& error, std::string context) {
   throw Error(with_context);
 }
 
-// Such as " was last in 1F3: forward of microbatch 3 in stage 1 (layer h.0)". Between two steps, a
-// rank is still at the end of the first.
+// Such as " was last in 1F3: forward of microbatch 3 in stage 1 (layer h.0)". Between steps, a rank
+// is still at the first one's end.
 std::string PipelineRun::last_of(int rank) const {
   const auto place = messages_.place_of(rank);
   if (!place) return " is on another host, or has not begun";
@@ -344,7 +344,7 @@ void PipelineRun::forward(int stage, int microbatch, const PassedValue& inputs,
   if (is_training_) in_flight_.emplace(std::pair{stage, microbatch}, std::move(state));
 }
 
-// Removes roots without a gradient, and returns the gradients.
+// Also removes roots without a gradient.
 std::vector<at::Tensor> PipelineRun::take_gradients(int stage, int microbatch,
                                                     std::vector<at::Tensor>& roots) {
   if (is_last(stage)) return {at::ones_like(roots.front())};
@@ -366,7 +366,7 @@ void PipelineRun::backward(int stage, int microbatch, bool with_weights) {
   if (with_weights) {
     if (!state.roots.empty()) torch::autograd::backward(state.roots, gradients);
     const std::vector<at::Tensor> of_input = taken(leaves);
-    // Frees slots before others are notified.
+    // Frees slots before notifying others.
     in_flight_.erase(found);
     gradients.clear();
     leaves.clear();

@@ -1,4 +1,4 @@
-// Executes this rank's actions of a pipeline's schedule (PipelineOrder). Thread safety: none.
+// Executes this rank's actions of a PipelineOrder. Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,11 +27,9 @@ class PipelineRun {
   // Collective over `group`. `stages` outlive this object.
   PipelineRun(RankStages& stages, const ProcessGroup& group);
 
-  // Collective: runs all actions of one step and sums the gradients of tied weights. Returns the
-  // mean loss. Errors: as Pipeline::step().
+  // Collective. Results and Errors: as Pipeline::step() and evaluate().
   double train(const PassedValue& inputs, const LossOf& loss_of);
 
-  // Collective: forward only.
   double evaluate(const PassedValue& inputs, const LossOf& measure);
 
   std::size_t message_bytes() const { return messages_.bytes(); }
@@ -40,7 +38,7 @@ class PipelineRun {
   // A microbatch in a stage, from its forward to the end of its backward.
   struct InFlight {
     Parcel input;                   // Leaves.
-    std::vector<at::Tensor> roots;  // Outputs that need a gradient, or the loss.
+    std::vector<at::Tensor> roots;  // The loss, or outputs that need a gradient.
     std::optional<SplitBackward> split;
   };
 
@@ -49,8 +47,7 @@ class PipelineRun {
   const std::vector<PipelineAction>& own_actions() const;
   double end_step(const PassedValue& inputs);
 
-  // Runs act(). If it throws, sends the error and the text of place() to all ranks, and marks the
-  // pipeline as broken.
+  // Runs act(). Its exception, with place(), ends the pipeline on all ranks.
   template <class Place, class Act>
   decltype(auto) guarded(const Place& place, const Act& act);
   void end_with(Ending ending, const std::function<void()>& act);
@@ -74,7 +71,7 @@ class PipelineRun {
   StageMessages messages_;
   std::map<std::pair<int, int>, InFlight> in_flight_;  // By stage and microbatch.
   std::optional<Route> waiting_;                       // During receive().
-  bool waits_for_all_ = false;                         // In a collective that ends a step.
+  bool waits_for_all_ = false;                         // At the end of a step.
   double loss_ = 0;                                    // Sum so far.
   std::uint64_t calls_ = 0;                            // To train() and evaluate().
   bool is_training_ = true;

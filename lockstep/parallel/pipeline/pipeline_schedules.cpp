@@ -15,7 +15,7 @@ namespace {
 
 using PipelineActions = std::vector<PipelineAction>;
 
-// On one rank. Stages are placed round-robin: stage s is on rank s % ranks.
+// Stage s is on rank s % ranks.
 struct RankShape {
   int rank;
   int ranks;
@@ -26,8 +26,7 @@ struct RankShape {
   int stage(int turn) const { return turn * ranks + rank; }
 };
 
-// Stages alternate: each does `round` microbatches, and the first follows the last. Backwards start
-// with the last stage.
+// Stages alternate, with `round` microbatches each. Backwards start with the last stage.
 struct StageTurns {
   RankShape shape;
   int round;
@@ -44,8 +43,8 @@ struct StageTurns {
   int microbatch(int step) const { return step / (round * shape.stages) * round + step % round; }
 };
 
-// First `warmup` forwards, then alternately one forward and one backward, finally backwards. With
-// `weights_after`, weight gradients are computed separately, that many backwards later.
+// `warmup` forwards, then alternately one forward and one backward, finally backwards. With
+// `weights_after`, weight gradients come that many backwards later.
 PipelineActions one_forward_one_backward(const StageTurns& turns, int warmup,
                                          std::optional<int> weights_after = {}) {
   const int steps = turns.shape.steps();
@@ -78,9 +77,8 @@ PipelineActions breadth_first(const RankShape& shape) {
   return actions;
 }
 
-// A rank of ZB-V (arXiv 2401.10241, section 6). Its stages are `down`, from the first rank to the
-// last, and `up`, on the way back. Its pattern has at least 2 * ranks - 1 microbatches; missing
-// ones are omitted.
+// A rank of ZB-V (arXiv 2401.10241, section 6). Stages are `down`, from the first rank to the last,
+// and `up`, back. The pattern has at least 2 * ranks - 1 microbatches; missing ones are omitted.
 class ZeroBubbleV {
  public:
   explicit ZeroBubbleV(const RankShape& shape)
@@ -131,7 +129,7 @@ class ZeroBubbleV {
     while (count(down, W) < count(down, I)) add(down, W);
   }
 
-  // Adds the next microbatch's action of each kind.
+  // The next microbatch's action of each kind.
   template <class... Kind>
   void add(Way way, Kind... kinds) {
     const int stage = way == down ? rank_ : 2 * ranks_ - 1 - rank_;
@@ -153,7 +151,7 @@ class ZeroBubbleV {
   PipelineActions actions_;
 };
 
-// Rounds are of equal size, of at least as many microbatches as ranks.
+// Equal in size, with at least as many microbatches as ranks.
 int rounds_of(int ranks, int microbatches) { return std::max(1, microbatches / ranks); }
 bool has_equal_rounds(int ranks, int microbatches) {
   return microbatches % rounds_of(ranks, microbatches) == 0;

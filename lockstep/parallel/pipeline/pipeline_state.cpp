@@ -48,8 +48,8 @@ void require_whole(const StateDict& saved, const WholeModel& whole,
   });
 }
 
-// Errors: misuse, with all mismatches, for parameters that no stage has, or of another shape. An
-// optimizer may step only some parameters.
+// Errors: misuse, with all mismatches, for unknown parameters or shapes. Optimizers may step only
+// some parameters.
 void require_of_whole(const StateDict& saved, const WholeModel& whole) {
   std::vector<std::string> mismatches;
   for (const auto& [name, tensor] : saved.tensors) {
@@ -65,11 +65,11 @@ void require_of_whole(const StateDict& saved, const WholeModel& whole) {
   });
 }
 
-// A state of some tensors of a larger one, with other names.
+// A part of a larger state, with other names.
 class PartOfWhole : public Stateful {
  public:
-  // `saved_names`: those of `inner`'s names that are saved under another name. `is_mine`: whether
-  // this rank has data of a saved name.
+  // `saved_names`: of `inner`, where different. `is_mine`: whether this rank has a saved name's
+  // data.
   using IsMine = std::function<bool(const std::string& saved_name)>;
   using Check = std::function<void(const StateDict& saved)>;
 
@@ -107,7 +107,7 @@ class PartOfWhole : public Stateful {
   }
 
   void load_state_dict(StateDict state) override {
-    // Has all values, including those of other ranks' parameters.
+    // Has all values, even of other ranks' parameters.
     std::erase_if(state.values, [&](const auto& each) { return !is_mine_(each.first); });
     inner_->load_state_dict(renamed(std::move(state), own_));
   }

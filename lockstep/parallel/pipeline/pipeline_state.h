@@ -11,8 +11,8 @@
 
 namespace lockstep::parallel {
 
-// Parameters and buffers under the names of the whole model. wanted() compares all tensors with the
-// saved ones, and requests this rank's.
+// Parameters and buffers under the names of the whole model. Loading compares all tensors, and
+// reads this rank's.
 std::unique_ptr<Stateful> model_state(RankStages& stages);
 
 // For an optimizer of this rank's parameters.

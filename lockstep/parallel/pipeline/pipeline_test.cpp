@@ -32,7 +32,6 @@
 #include "lockstep/optim/clip_grad_norm.h"
 #include "lockstep/optim/mixed_precision.h"
 #include "lockstep/optim/optimizers.h"
-#include "lockstep/parallel/plan/plan.h"
 #include "lockstep/tensor/activation_checkpoint.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
@@ -413,7 +412,7 @@ TEST(Pipeline, TiedWeightsAreOneWeight) {
        {std::pair{1, PipelineSchedule::gpipe}, std::pair{2, PipelineSchedule::zbv},
         std::pair{2, PipelineSchedule::one_f_one_b}, std::pair{4, PipelineSchedule::zero_bubble}}) {
     SCOPED_TRACE(std::to_string(ranks) + " ranks, " + std::string(name_of(schedule)));
-    run_in_process(ranks, [&, schedule = schedule](ProcessGroup& world) {
+    run_in_process(ranks, [&](ProcessGroup& world) {
       Pipeline pipeline(language_model(), world, {.schedule = schedule, .microbatches = 2});
       AdamW optimizer(pipeline.parameters(), torch::optim::AdamWOptions(1e-2));
       for (int step = 0; step < 4; ++step) {
@@ -588,7 +587,7 @@ TEST(Pipeline, BlocksMayBeComputedAgainInBothPartsOfBackward) {
                                        {PipelineSchedule::zero_bubble, 3},
                                        {PipelineSchedule::zbv, 3}}) {
     SCOPED_TRACE(name_of(schedule));
-    run_in_process(2, [&, schedule = schedule, runs = runs](ProcessGroup& world) {
+    run_in_process(2, [&](ProcessGroup& world) {
       int calls = 0;
       LayerList layers;
       for (int i = 0; i < 4; ++i)
@@ -706,15 +705,6 @@ TEST(Pipeline, RanksAgreeOnCosts) {
     costs[static_cast<std::size_t>(world.rank())] = 9;
     Pipeline pipeline(blocks(4), mesh["pp"], {.costs = costs, .data_parallel = mesh["dp"]});
     EXPECT_EQ(pipeline.first_layers(), (std::vector{0, 2}));
-  });
-}
-
-TEST(Pipeline, TakesMeasuredTimesAsCosts) {
-  run_in_process(2, [](ProcessGroup& world) {
-    const std::vector<double> costs = measure_layers(blocks(3), rows(4));
-    ASSERT_EQ(costs.size(), 3U);
-    for (const double cost : costs) EXPECT_GT(cost, 0);
-    EXPECT_EQ(Pipeline(blocks(3), world, {.costs = costs}).first_layers().size(), 2U);
   });
 }
 

@@ -45,7 +45,7 @@ RankStages::~RankStages() = default;
 
 void RankStages::make_layers(const LayerList& layers, int rank) {
   for (std::size_t i = 0; i < layers.size(); ++i) {
-    Layer layer = layers.make(i);  // On each rank, for the random numbers of one process.
+    Layer layer = layers.make(i);  // For the random numbers of one process.
     const NamedTensors tensors = named_tensors(*layer.module);
     require_values(tensors, "Pipeline: layer " + layers.name(i));
     require_cpu(tensors, layers.name(i));
@@ -81,7 +81,7 @@ void RankStages::wrap(const PipelineOptions& options) {
     all_gradients_ = [&it = *wrapped] { return it(); };
     data_parallel_ = std::move(wrapped);
   };
-  // A separate group, because abort() aborts it.
+  // Separate, because abort() aborts it.
   const ProcessGroup replicas = options.data_parallel->split(0, options.data_parallel->rank());
   if (is_fully_sharded_)
     take(std::make_shared<FullyShardedDataParallel<StageModule>>(

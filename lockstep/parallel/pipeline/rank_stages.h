@@ -1,4 +1,4 @@
-// A pipeline's stages on this rank, and the wrapper that averages gradients over replicas.
+// A pipeline's stages on this rank, and the wrapper that averages gradients.
 //
 // Thread safety: none.
 
@@ -23,7 +23,9 @@
 
 namespace lockstep::parallel {
 
+using pipeline::Layer;
 using pipeline::LossOf;
+using pipeline::PassedValue;
 
 class RankStages {
  public:
@@ -43,17 +45,17 @@ class RankStages {
 
   PassedValue forward(int stage, const PassedValue& value) { return forward_(stage, value); }
 
-  // Also aborts other replicas' passes and sums of tied weights, which would wait for this rank.
+  // Aborts passes of replicas, and sums of tied weights, that would wait for this rank.
   void abort(const std::string& reason);
 
   // While it exists, gradients stay on this rank.
   std::unique_ptr<DataParallelBase::NoSync> no_sync();
 
-  // Call these before a step, and after each of its actions on this rank.
+  // Before a step, and after each of its actions on this rank.
   void begin_step() { ties_->begin_step(); }
   void after(const PipelineAction& action) { ties_->after(action); }
 
-  // Collective, at the end of a step, in this order. The second averages over data parallel ranks.
+  // Collective, at the end of a step, in this order.
   void add_tied_gradients() { ties_->add_gradients(); }
   void average_gradients();
 

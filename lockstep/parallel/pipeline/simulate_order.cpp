@@ -66,7 +66,7 @@ int kept_microbatches(PipelineActionKind kind) {
   return kind == PipelineActionKind::backward_input ? 0 : -1;
 }
 
-// How many actions of each rank have certainly ended when an action starts, whatever the durations.
+// How many actions of each rank have ended when an action starts, for any durations.
 class EndedBefore {
  public:
   EndedBefore(const PipelineOrder& order, const ActionPlaces& places) {
@@ -100,8 +100,8 @@ struct SlotUse {
   ActionPlace released;
 };
 
-// The most slots in use at once. `uses` are taken on one rank. The maximum occurs when a slot is
-// taken while all slots that need not be released yet are in use.
+// The most slots of one rank's `uses` in use at once: when one is taken, all others that may be
+// unreleased.
 int most_in_use(std::vector<SlotUse> uses, const EndedBefore& ended) {
   std::sort(uses.begin(), uses.end(),
             [](const SlotUse& a, const SlotUse& b) { return a.taken.index < b.taken.index; });

@@ -1,4 +1,4 @@
-// Simulates an order of a pipeline: time, bubble, memory and message slots; and draws it.
+// Simulates and draws a pipeline's order: time, bubble, memory and slots.
 //
 // Thread safety: pure functions.
 
@@ -13,7 +13,7 @@
 
 namespace lockstep {
 
-// Cost of a microbatch in one stage. Times are in any unit, such as seconds.
+// Cost of a microbatch in one stage. Times are in any unit.
 struct PipelineStageCost {
   double forward = 1;
   double backward_input = 1;
@@ -21,8 +21,8 @@ struct PipelineStageCost {
   double whole_backward = 0;  // 0: the sum of both. One pass may take less.
   double send = 0;  // Time to send the output to the next stage, or its gradient back; ignored on
                     // one rank.
-  double activation_bytes = 1;  // From forward to the end of backward.
-  double weight_bytes = 0;      // From backward_input to backward_weight; may exceed activations.
+  double activation_bytes = 1;  // From forward until backward or backward_input ends.
+  double weight_bytes = 0;      // Then until backward_weight ends; may exceed activation_bytes.
 };
 
 struct TimedPipelineAction {
@@ -39,16 +39,16 @@ struct SimulatedPipeline {
   std::vector<int> peak_microbatches;                     // By rank: most activations at once.
 };
 
-// A rank starts an action when its previous actions are done and all dependencies have arrived.
-// Sending does not block computation. `costs` has one element, or one per stage.
+// A rank starts an action when its previous one is done and dependencies have arrived. Sending does
+// not block computation. `costs` has one element, or one per stage.
 // Errors: as check_pipeline_order(); misuse for negative costs and a wrong number of elements.
 LOCKSTEP_API SimulatedPipeline simulate(const PipelineOrder& order,
                                         const std::vector<PipelineStageCost>& costs = {{}});
 
-// The most outputs, and gradients, that can be in use at once between stages b and b + 1, for any
-// duration of actions. Both are 0 if the stages are on one rank. An output is in use from the start
-// of its forward until the next stage has done its backward (or backward_weight, if separate). A
-// gradient is in use until the previous stage has done the same.
+// Element b: the most outputs, or gradients, in use at once between stages b and b + 1, for any
+// durations; 0 on one rank. An output is in use from the start of its forward until
+// stage b + 1 has done its backward (or backward_weight, if separate). A gradient is in use from
+// the start of that backward until stage b has done its own.
 // Errors: as check_pipeline_order().
 struct PipelineSlots {
   std::vector<int> outputs;
@@ -56,9 +56,9 @@ struct PipelineSlots {
 };
 LOCKSTEP_API PipelineSlots slots_of(const PipelineOrder& order);
 
-// These draw a line for each rank, and an axis. Text is at most `columns` wide, unless ranks' names
-// need more. An action is its kind and microbatch, such as F5, then '-' for its duration; '.' is an
-// idle rank. A narrow picture shows kinds only.
+// Draw a line per rank, and an axis. Text is at most `columns` wide, unless ranks' names need more.
+// An action is its stage (if a rank has several), kind and microbatch, such as F5, then '-' for its
+// duration; '.' is idle. Narrow pictures omit the stage, then the microbatch.
 LOCKSTEP_API std::string draw_text(const SimulatedPipeline& simulated, int columns = 100);
 LOCKSTEP_API std::string draw_svg(const SimulatedPipeline& simulated);
 

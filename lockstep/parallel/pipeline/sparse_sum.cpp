@@ -87,7 +87,7 @@ bool SparseSum::suits(const ProcessGroup& group) {
 
 void SparseSum::begin() {
   for_each_peer([&](int peer) {
-    // No timeout: the others may send much later.
+    // No timeout: others may send much later.
     signals_.push_back(recv_async(nothing(), group_, peer, Tag::mark,
                                   {.timeout = std::chrono::milliseconds::max()}));
   });
@@ -145,7 +145,7 @@ SparseSum::Rows SparseSum::receive(int peer, const at::Tensor& block, std::int64
   return rows;
 }
 
-// The sum of blocks with some or all rows; missing rows are zeros. Writes to the operands.
+// Missing rows are zeros. Writes to the operands.
 SparseSum::Rows SparseSum::added(Rows left, Rows right, std::int64_t rows) {
   if (left.numbers.defined() && right.numbers.defined())
     left = {{},

@@ -1,15 +1,15 @@
-// The sum of a tensor over ranks that share no memory. A rank sends only the non-zero rows if these
-// are fewer bytes than all rows. docs/internals/pipeline.md explains the timing.
+// The sum of a tensor over ranks that share no memory (docs/internals/pipeline.md). Ranks send
+// counts for all blocks, then blocks of about 1 MiB: whole, or as non-zero rows and their numbers,
+// if these are fewer bytes.
 //
-// The counts of all blocks are sent first, then blocks of about 1 MiB: whole, or as non-zero rows
-// and their numbers. "Zero" means all bits. On all ranks, the sum has the bits of a dense addition
-// in the order of the ranks, rounded once. For two ranks these are the bits of all_reduce(), except
-// for NaNs of 16 bits.
+// A zero row has zero bits only. On all ranks, the sum has the bits of a dense addition in rank
+// order; 16-bit types are added in float32 and rounded once. For two ranks these are the bits of
+// all_reduce(), except for NaNs of 16 bits.
 //
-// Memory, from send() to finish(): this rank's non-zero rows, and all messages from other ranks so
-// far. At most the tensor's bytes for each rank of the group, and some more blocks in finish().
+// Memory, from begin() to finish(): at most the tensor's bytes for each rank of the group, and some
+// more blocks in finish().
 //
-// Thread safety: none. Errors: as ProcessGroup's messages; bug, with the peer, for other messages.
+// Thread safety: none. Errors: as ProcessGroup's messages; bug, with the peer, for unexpected ones.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,23 +28,23 @@ class SparseSum {
  public:
   explicit SparseSum(ProcessGroup group) : group_(std::move(group)) {}
 
-  // Whether no two ranks share memory. Otherwise all_reduce() is better: it adds on a host before
-  // sending. The first call for a group is collective.
+  // Whether no two ranks share memory. Otherwise all_reduce(), which adds within hosts before
+  // sending, is better. The first call for a group is collective.
   static bool suits(const ProcessGroup& group);
 
-  // Call it once per sum, before send(). Requests a mark that follows all blocks: a sender keeps a
-  // message until the receiver requests it or a later one.
+  // Before send(). Starts to receive a mark that follows all blocks, which then arrive in the
+  // background. Otherwise a full pipe would stop their sender.
   void begin();
 
-  // Returns before others have received it. `tensor` is contiguous, has the same sizes and type on
-  // all ranks, and must not change before finish().
+  // Not blocking. `tensor` is contiguous, has the same sizes and type on all ranks, and must not
+  // change before finish().
   void send(const at::Tensor& tensor);
 
-  // Blocking: replaces the tensor passed to send() by the sum.
+  // Blocking: replaces the sent tensor by the sum.
   void finish();
 
  private:
-  // All rows of a block, or those with these numbers.
+  // Rows of a block.
   struct Rows {
     at::Tensor numbers;  // Undefined for all rows.
     at::Tensor values;

@@ -15,7 +15,7 @@
 
 #include "lockstep/tensor/torch_version.h"
 
-namespace lockstep::parallel {
+namespace lockstep {
 
 using torch::autograd::AccumulateGrad;
 using torch::autograd::Edge;
@@ -23,7 +23,7 @@ using torch::autograd::edge_list;
 using torch::autograd::Node;
 using torch::autograd::variable_list;
 
-// Gradients that arrive at a node, one for each of its outputs in forward.
+// At a node, one per output in forward.
 struct IncomingGradients {
   variable_list gradients;
   bool is_complete = false;  // After the first part. The second part starts with these.
@@ -48,8 +48,8 @@ variable_list execute(const edge_list& roots, const std::vector<at::Tensor>& gra
       roots, gradients, keep, /*create_graph=*/false, accumulate, outputs);
 }
 
-// Keeps the gradient that arrives at its node in the first part. In the second part it replaces the
-// arriving gradient, because it already includes contributions of the group's nodes.
+// Keeps the gradient that arrives in the first part. In the second part, that gradient replaces
+// the arriving one, which includes contributions of the group's nodes.
 class KeepGradient : public torch::autograd::FunctionPreHook {
  public:
   explicit KeepGradient(std::shared_ptr<IncomingGradients> kept) : kept_(std::move(kept)) {}
@@ -74,7 +74,7 @@ class Graph {
 
   bool leads_to_input(const Node* node) const { return to_input_.contains(node); }
 
-  // Leaves below `node`, on paths without nodes that lead to an input.
+  // Leaves below `node`, on paths without nodes that lead to inputs.
   void add_weights(const NodePtr& node, std::set<NodePtr>& weights,
                    std::unordered_set<const Node*>& seen) const {
     if (leads_to_input(node.get()) || !seen.insert(node.get()).second) return;
@@ -139,7 +139,7 @@ WeightsOf weights_by_node(const Graph& graph, const edge_list& roots) {
   return weights_of;
 }
 
-// Weights, and nodes where their gradients start. Nodes that share a weight are in one set.
+// Nodes that share a weight are in one set.
 using Set = std::pair<std::set<NodePtr>, std::vector<NodePtr>>;
 
 std::vector<Set> grouped(const WeightsOf& weights_of) {
@@ -188,7 +188,7 @@ std::vector<at::Tensor> SplitBackward::inputs(const std::vector<at::Tensor>& lea
     for (const NodePtr& node : nodes) {
       const auto gradients = std::make_shared<IncomingGradients>();
       gradients->gradients.resize(node->num_inputs());
-      // Other nodes do not run in the first part, and may belong to leaves, which persist.
+      // Others do not run now, and may belong to leaves, which persist.
       if (graph.leads_to_input(node.get()))
         node->add_pre_hook(std::make_unique<KeepGradient>(gradients));
       group.nodes.push_back({node, gradients});
@@ -241,4 +241,4 @@ void SplitBackward::weights() {
   groups_.clear();
 }
 
-}  // namespace lockstep::parallel
+}  // namespace lockstep

@@ -1,15 +1,14 @@
-// Backward of a graph in two parts: first the gradients of its inputs, for which another rank
-// waits, later those of its weights. As PyTorch's torch/distributed/pipelining/_backward.py.
+// Backward of a graph in two parts: first gradients of inputs, for which another rank waits, later
+// those of weights. As PyTorch's torch/distributed/pipelining/_backward.py.
 //
-// A node that leads to an input and to a weight, such as that of a matrix product, runs in both
-// parts. LibTorch's engine computes only the results that lead to the requested outputs, so its own
-// operators compute no product twice. The first part keeps the gradient that arrives at each such
-// node. Weights that several such nodes use, such as tied ones, are computed together, and the
-// nodes between them run again.
+// A node, such as a matrix product's, runs in both parts if one edge leads to an input and another
+// only to weights. LibTorch's operators compute only requested results, so they compute each
+// product once. The first part keeps the gradient that arrives at each such node. If such nodes
+// share a weight, one call computes its gradient, and the nodes between them run again.
 //
-// A node that cannot omit a part of its work does all of it twice. Examples are custom Functions
-// and activation_checkpoint(), which computes its block again in each part, with its communication.
-// Hooks of tensors at such nodes run in both parts.
+// Nodes that cannot omit work run completely in both parts. Examples are custom Functions and
+// activation_checkpoint(), which repeats its block, with its communication. Hooks of tensors run
+// twice at every node that runs in both parts.
 //
 // Thread safety: none.
 
@@ -21,21 +20,23 @@
 #include <memory>
 #include <vector>
 
-namespace lockstep::parallel {
+#include "lockstep/base/api.h"
 
-class SplitBackward {
+namespace lockstep {
+
+class LOCKSTEP_API SplitBackward {
  public:
-  // `roots` are outputs that require a gradient, `gradients` theirs.
+  // `roots` require a gradient; `gradients` are theirs.
   SplitBackward(const std::vector<at::Tensor>& roots, std::vector<at::Tensor> gradients);
   ~SplitBackward();
   SplitBackward(SplitBackward&&) noexcept;
   SplitBackward& operator=(SplitBackward&&) noexcept;
 
-  // Gradients of these leaves; undefined where the graph does not reach one. Call it at most once,
-  // before weights(), with at least one leaf.
+  // Gradients of `leaves`, which is not empty; undefined where the graph does not reach. At most
+  // once, before weights().
   std::vector<at::Tensor> inputs(const std::vector<at::Tensor>& leaves);
 
-  // Adds all other leaves' gradients to their `.grad`, and frees the graph.
+  // Adds other leaves' gradients to their `.grad`, and frees the graph.
   void weights();
 
  private:
@@ -48,4 +49,4 @@ class SplitBackward {
   bool is_split_ = false;
 };
 
-}  // namespace lockstep::parallel
+}  // namespace lockstep

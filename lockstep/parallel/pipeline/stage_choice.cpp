@@ -84,7 +84,7 @@ void require_cut(const PipelineOptions& options, int layers, int stages) {
   }
 }
 
-// Errors: unsupported for a rank without a parameter to train.
+// Errors: unsupported for a rank without trained parameters.
 void require_trained_ranks(const StageChoice& choice) {
   std::vector<bool> is_trained(static_cast<std::size_t>(choice.order.ranks()));
   for (const auto& [name, tensor] : choice.whole.tensors)
@@ -98,7 +98,7 @@ void require_trained_ranks(const StageChoice& choice) {
                       "or use replicas: data_parallel alone");
 }
 
-// Collective over all ranks that must cut alike: the largest costs decide.
+// Collective: the largest costs decide.
 std::vector<double> agreed(std::vector<double> costs, const std::vector<ProcessGroup>& alike) {
   for (const ProcessGroup& group : alike)
     group.all_reduce(buffer_of(costs), ReduceOp::max, {.label = "costs of layers"});
@@ -124,7 +124,6 @@ std::vector<int> cut_of(const PipelineOptions& options, const WholeModel& whole,
   return first;
 }
 
-// Everything that must be equal on all ranks.
 std::string lines_of(const LayerList& layers, const StageChoice& choice,
                      const PipelineOptions& options) {
   std::ostringstream text;

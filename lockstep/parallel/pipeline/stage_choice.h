@@ -1,4 +1,4 @@
-// The order of a pipeline's actions and the cut of its layers into stages, equal on all ranks.
+// A pipeline's order and cut into stages, equal on all ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -24,13 +24,12 @@ struct StageChoice {
   int rank_of(std::size_t layer) const;  // In the pipeline.
 };
 
-// Collective over `group` and the groups of options and plans. Errors: as Pipeline's constructor,
-// before layers are made.
+// Collective over `group` and the groups of options and plans. Errors: as Pipeline's constructor.
 StageChoice choose_stages(const LayerList& layers, const ProcessGroup& group,
                           const PipelineOptions& options);
 
-// Collective. If `act` throws on some ranks, the others throw Error(aborted) with the text of the
-// first of these ranks.
+// Collective. If `act` throws on some ranks, the others throw Error(aborted) with the first one's
+// text.
 void on_all_ranks(const ProcessGroup& group, const std::function<void()>& act);
 
 }  // namespace lockstep::parallel

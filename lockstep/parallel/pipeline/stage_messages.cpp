@@ -25,7 +25,6 @@ constexpr std::size_t header_bytes = 1024;
 constexpr std::size_t place_bytes = cache_line;  // Per rank, at the start of the block.
 constexpr int by_messages = -1;
 
-// Position and structure of tensors.
 struct Header {
   int slot = by_messages;
   ListLayout list;
@@ -153,7 +152,7 @@ void StageMessages::send(const Route& route, const Parcel& parcel, bool in_slots
                                       tag(route, 2), {.keep_alive = block}));
 }
 
-// The length precedes the header. The first part always has the same size.
+// With the length first. The first part has a fixed size.
 void StageMessages::send_header(const Route& route, const std::string& header) {
   const auto bytes = std::make_shared<std::string>(
       ByteWriter(header_bytes).number(std::uint64_t{header.size()}).raw(header).take());
@@ -190,7 +189,7 @@ Parcel StageMessages::receive(const Route& route) {
       group_.recv(bytes_buffer(block.data_ptr(), block.nbytes()), rank_from(route), tag(route, 2));
   } else {
     const Slots& line = slots(route);
-    // The slot becomes free with the last tensor in it.
+    // The last tensor in the slot frees it.
     block = at::from_blob(
         static_cast<std::byte*>(block_->data()) + line.elements(header.slot), {header.list.bytes},
         [memory = *block_, place = line.place(header.slot)](void*) {

@@ -1,6 +1,5 @@
-// Messages between stages: outputs to the next one, gradients back, through slots of shared memory
-// or as messages (docs/internals/pipeline.md). A received tensor is the slot itself, which is in
-// use while it exists.
+// Sends outputs to the next stage and gradients back, through slots of shared memory or as messages
+// (docs/internals/pipeline.md). A slot is in use while received tensors, views of it, exist.
 //
 // Thread safety: none. Errors: as ProcessGroup's messages.
 
@@ -25,7 +24,7 @@ namespace lockstep::parallel {
 
 enum class Way { output, gradient };
 
-// For a microbatch, between stage `boundary` and the next.
+// Between stage `boundary` and the next.
 struct Route {
   Way way = Way::output;
   int boundary = 0;
@@ -35,14 +34,14 @@ struct Route {
 };
 
 struct Parcel {
-  std::vector<at::Tensor> tensors;  // Some may be undefined.
+  std::vector<at::Tensor> tensors;  // May be undefined.
   std::vector<bool> needs_gradient;
   std::string structure;
 };
 
-// Sent to all ranks at the end of a step.
+// Sent at the end of a step.
 struct StepReport {
-  double loss = 0;           // Its part of the sum.
+  double loss = 0;           // This rank's part.
   std::int64_t rows = 0;     // In this rank's batch.
   std::uint64_t digest = 0;  // Digest of values; 0 in most steps.
 };
@@ -52,7 +51,7 @@ class StageMessages {
   // Collective over `group`.
   StageMessages(const ProcessGroup& group, const PipelineOrder& order);
 
-  // Returns before the receiver has it. With `in_slots` = false, uses messages only.
+  // Not blocking. Without `in_slots`, uses messages only.
   void send(const Route& route, const Parcel& parcel, bool in_slots = true);
 
   // Blocking.
@@ -60,11 +59,11 @@ class StageMessages {
 
   int rank_from(const Route& route) const;
 
-  // Collective: ends a step, once all ranks have received everything. Resizes slots for all values
-  // of this step. Returns the reports of all ranks.
+  // Collective: ends a step, after all receives. Resizes slots for this step's values. Returns all
+  // ranks' reports.
   std::vector<StepReport> end_step(const StepReport& report);
 
-  // This rank's position in its order, and the last one of another rank on this host.
+  // A rank's position in its order: this rank's, and another's on this host.
   void set_place(int action);
   std::optional<int> place_of(int rank) const;
 
@@ -78,7 +77,7 @@ class StageMessages {
     std::size_t begin = 0;  // In the block.
     std::size_t wanted = 0;
 
-    // A word, set while the slot is in use, then its elements.
+    // A word, set while in use, then elements.
     std::size_t place(int slot) const {
       return begin + static_cast<std::size_t>(slot) * (cache_line + bytes);
     }
@@ -96,7 +95,7 @@ class StageMessages {
   const ProcessGroup group_;
   const int microbatches_;
   const std::vector<int> rank_of_stage_;
-  std::vector<int> hosts_;  // By rank: the first of those with which it shares memory.
+  std::vector<int> hosts_;  // By rank: the first one that shares its memory.
   std::map<std::pair<Way, int>, Slots> slots_;
   std::optional<RegisteredMemory> block_;
   std::map<Route, Parcel> own_;  // From this rank to itself.

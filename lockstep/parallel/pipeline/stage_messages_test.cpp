@@ -1,6 +1,6 @@
 // Runs orders of actions on threads as ranks, with filled tensors instead of layers' results. Each
 // tensor arrives where it should, nothing overwrites it while it is needed, and no rank waits for
-// ever. Without layers, thousands of orders take seconds, also under ThreadSanitizer.
+// ever. Thousands of orders take seconds, also under ThreadSanitizer.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/pipeline/stage_messages.h"
@@ -61,8 +61,8 @@ void expect_intact(const Parcel& parcel, const Route& route, int step) {
   EXPECT_EQ(parcel.structure, expected.structure);
 }
 
-// Sends and receives as the stages of this rank do, and keeps received values as long as they do:
-// until the end of backward.
+// Sends and receives as the stages of this rank do. Like them, keeps received values until the end
+// of backward.
 class RankWithoutLayers {
  public:
   RankWithoutLayers(const ProcessGroup& group, const PipelineOrder& order)

@@ -15,7 +15,11 @@
 #include "lockstep/tensor/named_tensors.h"
 #include "lockstep/tensor/torch_version.h"
 
-namespace lockstep::parallel {
+namespace lockstep {
+
+using pipeline::Layer;
+using pipeline::PassedValue;
+
 namespace {
 
 // Passes on parameters' gradients in backward().
@@ -87,4 +91,4 @@ at::Tensor StageModule::forward() {
   return result;
 }
 
-}  // namespace lockstep::parallel
+}  // namespace lockstep

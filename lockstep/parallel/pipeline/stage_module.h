@@ -1,4 +1,4 @@
-// The layers of a pipeline's rank, as a module with the names of the whole model.
+// A rank's layers, as a module with the names of the whole model.
 //
 // Thread safety: none.
 
@@ -12,33 +12,31 @@
 #include <string>
 #include <vector>
 
+#include "lockstep/base/api.h"
 #include "lockstep/parallel/detail/passed_value.h"
 #include "lockstep/parallel/pipeline/layer_list.h"
 
-namespace lockstep::parallel {
+namespace lockstep {
 
-using pipeline::Layer;
-using pipeline::PassedValue;
-
-class StageModule : public torch::nn::Module {
+class LOCKSTEP_API StageModule : public torch::nn::Module {
  public:
-  void add(int stage, const std::string& name, Layer layer);
+  void add(int stage, const std::string& name, pipeline::Layer layer);
 
   // Errors name the layer.
-  PassedValue forward(int stage, const PassedValue& value);
+  pipeline::PassedValue forward(int stage, const pipeline::PassedValue& value);
 
-  // Its result's backward() passes on every parameter's `.grad`, as if one pass had computed it.
+  // backward() of the result passes every `.grad` to autograd, as if one pass had computed all.
   at::Tensor forward();
 
-  // Whether a parameter of the stage requires a gradient.
+  // Whether a parameter requires a gradient.
   bool is_trained(int stage) const;
 
  private:
   struct Named {
     std::string name;
-    Layer layer;
+    pipeline::Layer layer;
   };
   std::map<int, std::vector<Named>> stages_;
 };
 
-}  // namespace lockstep::parallel
+}  // namespace lockstep

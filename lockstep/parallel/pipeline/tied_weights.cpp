@@ -27,7 +27,7 @@ struct Registered : torch::nn::Module {
   }
 };
 
-// The parameter remains registered under the other name.
+// It remains registered under the other name.
 void unregister(torch::nn::Module& root, const std::string& parameter) {
   const std::size_t dot = parameter.rfind('.');
   for (const auto& module : root.named_modules("", /*include_self=*/false))
@@ -42,7 +42,7 @@ void make_one(const at::Tensor& alias, const at::Tensor& original) {
     torch::autograd::impl::set_gradient_edge(alias, torch::autograd::impl::gradient_edge(original));
 }
 
-// The entry of a plan that cuts this parameter's module, or nothing.
+// The plan's entry that cuts this parameter's module.
 std::string entry_of(const LayerList& layers, const std::string& parameter) {
   const std::string module = parameter.substr(0, parameter.rfind('.'));
   for (const LayerList::Cut& cut : layers.cuts())
@@ -67,7 +67,7 @@ std::string part_text(const at::Tensor& parameter, const Layouts& layouts,
   return text.str();
 }
 
-// For stages of one rank: the last backward that computes gradients of weights.
+// For one rank's stages: the last backward that computes gradients of weights.
 PipelineAction last_backward(const PipelineOrder& order, const std::set<int>& stages) {
   PipelineAction last;
   const int rank = order.rank_of_stage.at(static_cast<std::size_t>(*stages.begin()));
@@ -171,7 +171,7 @@ void TiedWeights::after(const PipelineAction& action) {
     if (action == each.last) complete(each);
 }
 
-// Frozen weights take part: other ranks may have frozen theirs at other times.
+// Also for frozen weights: ranks may freeze theirs at different times.
 void TiedWeights::complete(Across& each) {
   const at::NoGradGuard no_grad;
   const at::Tensor gradient = std::exchange(each.parameter.mutable_grad(), {});

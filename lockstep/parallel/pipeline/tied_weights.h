@@ -1,6 +1,6 @@
 // Weights that several layers of a pipeline share: LayerList::tie(). On one rank, they become one
-// tensor. On several ranks they are copies, whose gradients are added once per step. SparseSum adds
-// them if no two of these ranks share memory, otherwise all_reduce().
+// tensor. On several ranks they are copies, whose gradients SparseSum adds once per step, or
+// all_reduce() if some of these ranks share memory.
 //
 // Thread safety: none.
 
@@ -25,18 +25,18 @@ namespace lockstep::parallel {
 
 class TiedWeights {
  public:
-  // By name of the parameter.
+  // By parameter name.
   using Stages = std::map<std::string, int>;
 
   // Collective over `group`. `module` has this rank's layers.
   TiedWeights(const std::vector<LayerList::Tie>& ties, const Stages& stages,
               const PipelineOrder& order, torch::nn::Module& module, const ProcessGroup& group);
 
-  // Ties them again after the first ones have got other memory.
+  // Ties weights again after the kept ones got other memory.
   void follow_memory();
 
-  // Call these before a step, after each of its actions on this rank, and at its end. The last one
-  // is collective over the ranks of each weight.
+  // Before a step, after each of its actions on this rank, and at its end: collective over each
+  // weight's ranks.
   void begin_step();
   void after(const PipelineAction& action);
   void add_gradients();
@@ -46,7 +46,7 @@ class TiedWeights {
 
   const std::string& saved_name(const std::string& name) const;
 
-  // Whether this rank's norm includes the parameter.
+  // Whether this rank's norm includes it.
   bool counts(const std::string& name) const { return !copies_.contains(name); }
 
  private:
@@ -54,21 +54,21 @@ class TiedWeights {
     std::string name;
     at::Tensor parameter;
     ProcessGroup group;
-    PipelineAction last;             // It completes the gradient.
+    PipelineAction last;             // Completes the gradient.
     std::unique_ptr<SparseSum> sum;  // Null for all_reduce().
     at::Tensor earlier = {};         // `.grad` before the step, the same on all ranks.
-    at::Tensor gradient = {};        // This step's, once complete.
+    at::Tensor gradient = {};        // This step's.
   };
 
   static void complete(Across& each);
 
-  std::vector<std::pair<at::Tensor, at::Tensor>> aliases_;  // And the parameter it is tied to.
+  std::vector<std::pair<at::Tensor, at::Tensor>> aliases_;  // With the original.
   std::vector<Across> across_;
   std::map<std::string, std::string> copies_;  // Names, and saved names.
 };
 
-// Collective over `group`, before weights are tied. Errors: misuse, on all ranks, if plans cut two
-// tied weights differently.
+// Collective over `group`, before weights are tied. Errors: misuse, on all ranks, for tied weights
+// that plans cut differently.
 void require_equal_parts(const LayerList& layers, const torch::nn::Module& module,
                          const ProcessGroup& group);
 

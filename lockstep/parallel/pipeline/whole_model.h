@@ -1,4 +1,4 @@
-// Names, shapes and sizes of a pipeline's whole model, on each rank.
+// Names, shapes and sizes of a pipeline's whole model.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -34,8 +34,8 @@ struct WholeModel {
   bool has_module(const std::string& pattern) const;
 };
 
-// Makes and drops each layer, and restores random generators.
-// Errors: misuse for a module of two layers, impossible ties, and plans' entries without a module.
+// Makes and drops each layer; restores generators.
+// Errors: misuse for a module of two layers, impossible ties, and plan entries without a module.
 WholeModel survey(const LayerList& layers);
 
 }  // namespace lockstep::parallel

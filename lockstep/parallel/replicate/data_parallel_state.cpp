@@ -50,8 +50,7 @@ class DataParallelState final : public WeightState {
     return ddp_.shares_parameters() ? share_of(std::move(request)) : request;
   }
 
-  // This rank's share: consecutive parameters. Rank 0 also has the buffers and everything that must
-  // be copied or compared.
+  // Consecutive parameters. Rank 0 also has buffers, and what must be copied or compared.
   StateRequest share_of(StateRequest request) const {
     std::map<std::string, int> names;  // By first name.
     const auto firsts = first_names(named_tensors(ddp_.replica()));

@@ -42,7 +42,7 @@ void require_cpu(const torch::nn::Module& module, const std::string& option) {
                                           " is on " + parameter.device().str());
 }
 
-// Collective: checks that the ranks' options are equal and compatible.
+// Collective: checks that options are equal and compatible.
 Features features_of(const std::shared_ptr<torch::nn::Module>& module, const ProcessGroup& group,
                      const DistributedDataParallelOptions& options) {
   require(module != nullptr, "DistributedDataParallel: there is no module");
@@ -63,7 +63,7 @@ Features features_of(const std::shared_ptr<torch::nn::Module>& module, const Pro
   return features;
 }
 
-// Announces passes and broadcasts of buffers while ranks may have joined, but no exception.
+// While it exists, passes and broadcasts of buffers are announced, but no exception.
 class Joining {
  public:
   Joining(ModuleReplica& replica, Reducer& reducer, Features& features, Join& join)
@@ -122,8 +122,6 @@ const torch::nn::Module& DataParallelBase::replica() const { return replica_->mo
 
 const ProcessGroup& DataParallelBase::group() const { return replica_->group(); }
 
-// --- Parameters and buffers ---------------------------------------------------------------------
-
 bool DataParallelBase::shares_parameters() const { return replica_->shared() != nullptr; }
 
 bool DataParallelBase::has_partially_updated_parameters() const {
@@ -173,8 +171,6 @@ DataParallelBase::Forward::Forward(DataParallelBase& ddp)
 DataParallelBase::Forward::~Forward() {
   if (!with_gradients_) replica_.after_evaluation();
 }
-
-// --- Gradients, and other ways to average them --------------------------------------------------
 
 void DataParallelBase::watch(const at::Tensor& output) { reducer_->watch(output); }
 
@@ -256,46 +252,30 @@ double DataParallelBase::train_microbatches(std::int64_t step, const MicrobatchL
   return microbatches_->run(step, loss_of, replica_->change());
 }
 
-// --- Reports ------------------------------------------------------------------------------------
-
 const std::optional<NonFiniteGradient>& DataParallelBase::non_finite() const {
   return reducer_->agreement().non_finite();
 }
 
-const BucketAssignment& DataParallelBase::bucket_assignment() const {
-  return reducer_->assignment();
+DataParallelStats DataParallelBase::stats() const {
+  DataParallelStats stats{.is_overlapped = sinks_->is_overlapped() || sink().is_overlapped(),
+                          .buckets = reducer_->assignment(),
+                          .times = reducer_->times(),
+                          .gradient_memory = sink().memory()};
+  if (microbatches_ != nullptr) {
+    stats.microbatches = microbatches_->microbatches();
+    stats.microbatch_memory = microbatches_->memory();
+  }
+  return stats;
 }
 
-BackwardTimes DataParallelBase::backward_times() const { return reducer_->times(); }
-
-bool DataParallelBase::is_overlapped() const {
-  return sinks_->is_overlapped() || sink().is_overlapped();
-}
-
-std::vector<RegisteredMemory> DataParallelBase::gradient_memory() const {
-  return reducer_->sink().memory();
-}
-
-std::vector<at::Tensor> DataParallelBase::microbatch_memory() const {
-  return microbatches_ != nullptr ? microbatches_->memory() : std::vector<at::Tensor>{};
-}
-
-int DataParallelBase::microbatches() const {
-  return microbatches_ != nullptr ? microbatches_->microbatches() : 0;
-}
-
-// --- State --------------------------------------------------------------------------------------
-
-std::unique_ptr<parallel::HeldTensors> DataParallelBase::held_tensors() {
-  if (!replica_->shared()) return parallel::whole_tensors_of(replica());
-  return parallel::slices_held(replica(), replica_->shared(), group());
+std::unique_ptr<HeldTensors> DataParallelBase::held_tensors() {
+  if (!replica_->shared()) return whole_tensors_of(replica());
+  return slices_held(replica(), replica_->shared(), group());
 }
 
 std::unique_ptr<Stateful> DataParallelBase::state_of_parts(const std::function<void()>&) {
   return nullptr;
 }
-
-// --- Closures -----------------------------------------------------------------------------------
 
 std::function<at::Tensor()> average_loss(DataParallelBase& ddp,
                                          std::function<at::Tensor()> closure) {

@@ -1,19 +1,20 @@
 // Data parallel training: backward() averages the gradients of a module over all ranks.
 //
-//   lockstep::DistributedDataParallel ddp(net, world);  // All ranks have rank 0's weights now.
+//   lockstep::DistributedDataParallel ddp(net, world);
 //   auto loss = torch::nll_loss(ddp(batch.data), batch.target);
-//   loss.backward();  // Gradients are means over ranks.
+//   loss.backward();
 //
 // Semantics and buckets are those of torch.nn.parallel.DistributedDataParallel 2.13. Call the
-// module itself where ranks must not synchronise, for example in an evaluation.
-// docs/guide/data-parallel.md describes sparse gradients and later changes of the module.
-// Thread safety: none; one training loop uses it.
-// Errors: mismatch if the ranks' modules or options differ. misuse for experts that are cut over
-// other ranks. unsupported for unexpected sparse gradients, types that cannot be averaged and
-// gradients on several devices. Those of ProcessGroup.
+// module itself where ranks must not synchronise, as in an evaluation. docs/guide/data-parallel.md
+// describes sparse gradients and later changes of the module.
+// Thread safety: none.
+// Errors: mismatch if the ranks' modules or options differ. misuse if the module has experts,
+// unless the group consists of their ranks and replicas (lockstep/nn/experts.h). unsupported for
+// unexpected sparse gradients, types that cannot be averaged and gradients on several devices. Also
+// ProcessGroup's.
 // Errors of backward(), on all ranks; all gradients are then undefined. misuse, with the names, if
-// parameters had no part in the loss or were changed. corrupt for non-finite gradients, see
-// NonFinite. mismatch if ranks wrote to their weights differently, and the weights differ.
+// parameters were not in the loss, got too many gradients or changed since construction. corrupt
+// for non-finite gradients (NonFinite). mismatch if ranks wrote different weights.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -47,7 +48,6 @@ class DeterministicPass;
 class Features;
 class GradientNoise;
 class GradientSink;
-class HeldTensors;
 class ModuleReplica;
 class ParameterStore;
 class RankStages;
@@ -61,11 +61,31 @@ enum class Feature : std::uint8_t;
 namespace lockstep {
 
 class AveragedModel;
+class HeldTensors;
 class NoiseScale;
 class SharedOptimizerBase;
 class WholeParameterOptimizer;
 
-// The part of DistributedDataParallel that does not depend on the type of its module.
+// State and times of a DistributedDataParallel.
+struct DataParallelStats {
+  // Whether a thread or a device reduces gradients during backward().
+  bool is_overlapped = false;
+
+  // Indices of the trained parameters. May change after the first pass; with static_graph, after
+  // the second.
+  BucketAssignment buckets = {};
+
+  BackwardTimes times = {};
+
+  // Registered memory in which gradients may lie; may be empty.
+  std::vector<RegisteredMemory> gradient_memory = {};
+
+  // The option `deterministic`. Unless it is 0, buffers are not broadcast and may not change.
+  int microbatches = 0;
+  std::vector<at::Tensor> microbatch_memory = {};  // Sums of gradients.
+};
+
+// The part independent of the module's type.
 class LOCKSTEP_API DataParallelBase {
  public:
   // While it exists, gradients accumulate on this rank only: forward() calls and their backward()
@@ -89,54 +109,55 @@ class LOCKSTEP_API DataParallelBase {
   //   const auto no_sync = ddp.no_sync(part + 1 < parts);  // Only the last pass communicates.
   [[nodiscard]] NoSync no_sync(bool active = true);
 
-  // Collective: `hook` replaces the all_reduce of gradients.
-  // Errors: misuse after the first averaged backward(), or if there is a hook already.
+  // Collective: `hook` replaces the all_reduce of gradients. Errors: misuse after the first
+  // averaged backward() or with another hook; unsupported with sparse or shared parameters.
   void register_comm_hook(CommunicationHook hook);
 
   // Collective: stage 2 of ZeRO. A gradient is averaged only on the rank that steps its parameter;
   // on the others, `.grad` is undefined after backward(). `optimizer` has the same ranks; clip with
   // its clip_grad_norm_(). Before each averaged pass, gradients must be undefined (zero_grad()'s
-  // default) or come from passes under no_sync(). join() is unsupported afterwards.
+  // default) or come from passes under no_sync().
   // Errors: misuse after the first averaged backward(), and for parameters that the optimizer does
-  // not step. unsupported with a communication hook, on a CUDA device, and if another
-  // DistributedDataParallel has some of the parameters.
+  // not step. unsupported with hooks, bucket views, sparse gradients, NoiseScale, join(), CUDA, and
+  // the options share_parameters and deterministic.
   void shard_gradients(WholeParameterOptimizer& optimizer);
 
   bool shards_gradients() const;
 
   bool has_gradient_views() const;
 
-  // With GradientMean::over_samples: the number of samples or tokens of the next loss. It may be
-  // zero if another rank has some. Counts are dropped if backward() throws.
+  // With GradientMean::over_samples: the number of samples or tokens of the next loss. Zero is
+  // allowed if another rank has some. Counts are dropped if backward() throws.
   void count_samples(double samples);
 
   // Collective: runs `train`, in which ranks may make different numbers of passes. Finished ranks
   // take part in the others' passes without data; their gradients are then undefined. All ranks end
-  // with the weights of the last rank that trained, and its buffers with broadcast_buffers. `train`
-  // must not communicate otherwise, for example by SyncBatchNorm. Make optimizer states equal
-  // before you continue training, because ranks took different numbers of steps.
+  // with the weights and, with broadcast_buffers, the buffers of the last rank that trained.
+  // `train` must not communicate otherwise, for example by SyncBatchNorm. Optimizer states differ
+  // afterwards: make them equal before further training.
   template <class Train>
   void join(Train&& train, const JoinOptions& options = {}) {
     join_others([&] { std::forward<Train>(train)(); }, options);
   }
 
-  // Collective: runs `change` on rank 0, without gradients. It may write to parameters and buffers;
-  // all ranks get the values. Besides the optimizer, nothing else may change shared parameters.
-  // Blocking: the others wait for `change`, at most the timeout of the group's collectives.
-  // Errors: the exception of `change` on rank 0, aborted on the others. Earlier changes take effect
-  // on all ranks.
+  // Collective: runs `change` on rank 0, without gradients. `change` may write to parameters and
+  // buffers; all ranks get the values. Only `change` and the optimizer may write to shared
+  // parameters.
+  // Blocking: the others wait for `change`, at most the group's timeout.
+  // Errors: the exception of `change` on rank 0, aborted on the others. Changes before the
+  // exception take effect on all ranks.
   virtual void edit_parameters(const std::function<void()>& change);
 
-  // Collective: sets the values of a module made on the meta device (tensor/on_meta.h); forward()
-  // throws before. Rank 0 calls `fill`, without gradients, for each parameter, then each buffer, in
-  // the module's order and under its first name. `fill` writes to `tensor` or assigns one of the
-  // same shape; otherwise the tensor is zero.
-  // Blocking and Errors: as edit_parameters(); misuse if each rank has its own parameters.
+  // Collective: sets the values of a module on the meta device (tensor/on_meta.h); forward() throws
+  // before. Rank 0 calls `fill`, without gradients, for each parameter, then each buffer, in the
+  // module's order and under its first name. `fill` writes to `tensor` or assigns one of the same
+  // shape; otherwise the tensor is zero.
+  // Blocking and Errors: as edit_parameters(); misuse unless ranks share parameters.
   void initialize(const std::function<void(const std::string& name, at::Tensor& tensor)>& fill);
 
   // As above, with the values of the module that `make` returns, as a std::shared_ptr or a holder.
   // Rank 0 calls `make` twice, on meta first. The bits are those of an ordinary module with the
-  // same seed. Errors: in addition, misuse with the tensors' names if the module differs.
+  // same seed. Errors: also misuse, with the tensors' names, if the module differs.
   template <class Make>
     requires std::invocable<Make&>
   void initialize(Make&& make) {
@@ -154,8 +175,8 @@ class LOCKSTEP_API DataParallelBase {
 
   bool shares_parameters() const;
 
-  // Whether shared parameters are partially updated, because a rank was lost during a step. Every
-  // forward() then throws Error(corrupt): load a checkpoint.
+  // Whether an interrupted step or edit_parameters() may have changed only some shared parameters.
+  // Every forward() then throws Error(corrupt): load a checkpoint.
   bool has_partially_updated_parameters() const;
   [[deprecated("renamed to has_partially_updated_parameters()")]] bool has_torn_parameters() const {
     return has_partially_updated_parameters();
@@ -163,49 +184,51 @@ class LOCKSTEP_API DataParallelBase {
 
   // Collective: the passes of one step, with the option `deterministic`. Calls `loss_of` for each
   // of this rank's microbatches, and backward() on the result. Each `.grad` becomes the mean over
-  // all microbatches of all ranks. Returns the mean loss. Both have the same bits on every number
-  // of ranks. docs/guide/shared-parameters.md has an example.
+  // the microbatches of all ranks. Returns the mean loss. Both have the same bits on every number
+  // of ranks (docs/guide/shared-parameters.md).
   // `step` counts the steps of the whole training, also after a resumption, and determines random
-  // numbers. With GradientMean::over_samples, losses are sums, and `loss_of` calls count_samples().
-  // Errors: those of backward(). unsupported, with its name, for a BatchNorm that would update
-  // running statistics, and for a buffer that `loss_of` changes. unsupported for SyncBatchNorm in
-  // training mode. misuse if the number of intra-op threads is not deterministic_threads. mismatch
-  // if ranks are in different steps. All gradients are then undefined.
+  // numbers. With GradientMean::over_samples, `loss_of` calls count_samples().
+  // Errors: those of backward(). unsupported, with its name, for a BatchNorm or InstanceNorm that
+  // would update running statistics, a SyncBatchNorm in training mode, and a tensor that `loss_of`
+  // changes. misuse if the number of intra-op threads is not deterministic_threads. mismatch if
+  // ranks are in different steps. All gradients are then undefined.
   double train_microbatches(std::int64_t step, const MicrobatchLoss& loss_of);
   [[deprecated("renamed to train_microbatches()")]] double train_pieces(
       std::int64_t step, const MicrobatchLoss& loss_of) {
     return train_microbatches(step, loss_of);
   }
 
-  // The option `deterministic`. If it is not zero, nothing may change buffers, which are not
-  // broadcast.
-  int microbatches() const;
-
-  // The first one of the last averaged pass, equal on all ranks. Empty with NonFinite::ignore.
+  // In the last averaged pass, equal on all ranks. Empty with NonFinite::ignore.
   const std::optional<NonFiniteGradient>& non_finite() const;
 
-  // Indices of the trained parameters, by bucket. Changes after the first pass; with static_graph,
-  // after the second.
-  const BucketAssignment& bucket_assignment() const;
-
-  BackwardTimes backward_times() const;
-
-  // Registered memory in which gradients may lie. Empty with one rank.
-  std::vector<RegisteredMemory> gradient_memory() const;
-
-  std::vector<at::Tensor> microbatch_memory() const;
+  DataParallelStats stats() const;
+  [[deprecated("use stats().buckets")]] BucketAssignment bucket_assignment() const {
+    return stats().buckets;
+  }
+  [[deprecated("use stats().times")]] BackwardTimes backward_times() const { return stats().times; }
+  [[deprecated("use stats().gradient_memory")]] std::vector<RegisteredMemory> gradient_memory()
+      const {
+    return stats().gradient_memory;
+  }
+  [[deprecated("use stats().microbatch_memory")]] std::vector<at::Tensor> microbatch_memory()
+      const {
+    return stats().microbatch_memory;
+  }
+  [[deprecated("use stats().microbatches")]] int microbatches() const {
+    return stats().microbatches;
+  }
+  [[deprecated("use stats().is_overlapped")]] bool is_overlapped() const {
+    return stats().is_overlapped;
+  }
 
   const torch::nn::Module& replica() const;
   const ProcessGroup& group() const;
-
-  bool is_overlapped() const;
 
  protected:
   // Factories of a derived class.
   struct Makers {
     std::function<std::shared_ptr<parallel::ParameterStore>(const torch::nn::Module& module)> store;
 
-    // The destination of gradients.
     std::function<std::unique_ptr<parallel::GradientSink>(const parallel::ModuleReplica& replica,
                                                           const parallel::SinkChoice& sinks)>
         sink;
@@ -270,16 +293,16 @@ class LOCKSTEP_API DataParallelBase {
   virtual const ProcessGroup& stepping_group() const { return group(); }
 
   // Not collective.
-  virtual std::unique_ptr<parallel::HeldTensors> held_tensors();
+  virtual std::unique_ptr<HeldTensors> held_tensors();
 
   // Measures while `noise` exists. Errors: as NoiseScale's constructor.
   void measure(const std::shared_ptr<parallel::GradientNoise>& noise);
 
-  // The state of a derived class that splits parameters; null for whole ones. It calls `loaded`
-  // once all parameters have values.
+  // The state of a derived class that splits parameters; null for whole ones. Loading calls
+  // `loaded` once all parameters have values.
   virtual std::unique_ptr<Stateful> state_of_parts(const std::function<void()>& loaded);
 
-  // Errors: if the options or an earlier call exclude `feature`.
+  // Errors: as Features::require_allowed().
   void require_allowed(parallel::Feature feature);
   void join_others(const std::function<void()>& train, const JoinOptions& options);
 
@@ -294,35 +317,32 @@ class LOCKSTEP_API DataParallelBase {
 // Calls forward() of a module, of a TorchScript module (lockstep/tensor/script_module.h), or of
 // named tensors with any function (lockstep/tensor/function_module.h).
 //
-// Results: forward() may return tensors in nested tuples, pairs, ranges, maps and optionals. Other
-// types need a function for_each_tensor(value, visit), found by argument-dependent lookup, that
-// calls visit(tensor) for each tensor.
+// Results: tensors in nested tuples, pairs, ranges, maps and optionals. Other types need a function
+// for_each_tensor() (lockstep/parallel/detail/forward_outputs.h).
 // Passes: every backward() that reaches the module's parameters is averaged, unless its forward()
-// ran under no_sync(). All ranks must run equally many averaged passes. Every parameter that
-// requires a gradient must take part, unless the options allow otherwise.
-// Gradients: `.grad` remains the tensor of autograd or of the program. A process-wide allocator
-// puts large gradients into registered memory, which lives as long as the tensor. Complex
-// parameters are pairs of reals, also in communication hooks.
-// Modules that share parameters may have a DistributedDataParallel each. Shared gradients are
-// averaged once, in one backward() over both losses or in consecutive ones. All ranks call the two
-// forward()s in the same order. Unsupported for such modules: share_parameters, deterministic,
-// GradientMean::over_samples, shard_gradients() and join().
+// ran under no_sync(). All ranks must run equally many averaged passes.
+// Gradients: `.grad` remains the tensor that autograd or the program has set. A process-wide
+// allocator puts large gradients into registered memory, which lives as long as the tensor. Complex
+// gradients are averaged as pairs of reals. Modules that share parameters may have a
+// DistributedDataParallel each. Shared gradients are averaged once, in one backward() over both
+// losses or in consecutive ones. All ranks call the two forward()s in the same order. Unsupported
+// for such modules: share_parameters, deterministic, GradientMean::over_samples, shard_gradients()
+// and join().
 //
-// Experts that parallelize_module() has cut over ranks (lockstep/nn/experts.h) have means as
-// gradients after backward(). These are not checked for infinities and NaN, and kept when others
-// become undefined. The group has all ranks of the experts and of their replicas. Unsupported with
-// experts: GradientMean::over_samples, NonFinite::skip, share_parameters, deterministic,
-// shard_gradients(), join() and edit_parameters().
+// Gradients of experts that parallelize_module() has cut over ranks (lockstep/nn/experts.h) are
+// means after backward(). They are not checked for infinities and NaN, and are kept when others
+// become undefined. Unsupported with experts: GradientMean::over_samples, NonFinite::skip,
+// share_parameters, deterministic, shard_gradients(), join() and edit_parameters().
 //
-// CUDA: all parameters may be on local_device(). Gradients are reduced there, on the thread's
-// current stream or, with overlap (the default for several ranks), on another, for which
-// backward()'s stream waits. Unless NonFinite::ignore is set, backward() waits for the device once.
-// Unsupported on a device: share_parameters, deterministic, shard_gradients() and SyncBatchNorm.
-// Exceptions in backward(): the rank waits until the others have reached the end of backward(),
-// then throws. The others throw Error(aborted) with its text. All ranks drop the pass and may
-// continue. If the others do not arrive within 5 s, or three times the longest pass if that is
-// longer, the group is aborted. On a CUDA device, and before backward() has reached an output of
-// forward(), the others detect only the end of this rank.
+// CUDA: all parameters may be on local_device(). Gradients are reduced there, on the
+// thread's current stream or, with overlap, on another, for which backward()'s stream
+// waits. Unless NonFinite::ignore is set, backward() waits for the device once. Unsupported
+// there: SyncBatchNorm. Exceptions in backward(): the rank waits until the others have
+// reached the end of backward(), then throws. The others throw Error(aborted) with its
+// text. All ranks drop the pass and may continue. If the others do not arrive within 5 s,
+// or three times the longest pass if longer, the group is aborted. On a CUDA device, and
+// before backward() has reached an output of forward(), the others detect no exception and
+// wait for this rank.
 template <class Module>
 class DistributedDataParallel : public DataParallelBase {
  public:
@@ -355,20 +375,19 @@ DistributedDataParallel(const torch::jit::Module& script, const ProcessGroup& gr
                         const DistributedDataParallelOptions& options = {})
     -> DistributedDataParallel<ScriptModule>;
 
-// For an optimizer that calls a closure several times in a step, such as torch::optim::LBFGS
-// (docs/guide/data-parallel.md). Returns a closure that calls `closure` and returns the mean of all
-// ranks' losses. The averaged gradients are the gradient of this mean. With
-// GradientMean::over_samples, the sum of the losses is divided by the samples of the last averaged
-// pass.
-// All ranks must call the result equally often. Lifetime: `ddp` outlives it.
-// Errors, of the result: misuse for a loss of several elements, and within join().
+// For optimizers that call a closure several times per step, such as torch::optim::LBFGS. Returns a
+// closure that calls `closure` and returns the mean of all ranks' losses. The averaged gradients
+// are the gradient of this mean. With GradientMean::over_samples, the sum of the losses is divided
+// by the samples of the last averaged pass.
+// All ranks must call the result equally often. Lifetime: `ddp` outlives the result.
+// Errors of the result: misuse in join(), for several elements, or for over_samples without a pass.
 LOCKSTEP_API std::function<at::Tensor()> average_loss(DataParallelBase& ddp,
                                                       std::function<at::Tensor()> closure);
 
 // The state of the module, as module_state() (lockstep/tensor/module_state.h), including shared
 // parameters. One rank reads each shared parameter.
 // Lifetime: `ddp` outlives the result.
-// Errors: in addition, misuse if the state of parameters without values is requested.
+// Errors: also misuse for saving tensors without values.
 LOCKSTEP_API std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp);
 
 }  // namespace lockstep

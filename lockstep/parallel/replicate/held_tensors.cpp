@@ -10,7 +10,7 @@
 #include "lockstep/tensor/module_state.h"
 #include "lockstep/tensor/named_tensors.h"
 
-namespace lockstep::parallel {
+namespace lockstep {
 namespace {
 
 class WholeTensors final : public HeldTensors {
@@ -21,7 +21,7 @@ class WholeTensors final : public HeldTensors {
     std::map<std::string, StateTensor> held;
     const StateDict all = state_of(module_);
     for (const auto& [name, parameter] : distinct(named_parameters(module_))) {
-      // The parameter itself, to which torch::load() may assign other memory.
+      // Itself: torch::load() may assign other memory to it.
       held.emplace(name, all.tensors.at(name)).first->second.data = parameter;
     }
     return held;
@@ -38,7 +38,7 @@ class WholeTensors final : public HeldTensors {
 
 class HeldSlices final : public HeldTensors {
  public:
-  HeldSlices(const torch::nn::Module& module, std::shared_ptr<ParameterStore> store,
+  HeldSlices(const torch::nn::Module& module, std::shared_ptr<parallel::ParameterStore> store,
              const ProcessGroup& group)
       : store_(std::move(store)), group_(group) {
     const std::map<std::string, StateTensor> all = whole_tensors_of(module)->tensors();
@@ -73,7 +73,7 @@ class HeldSlices final : public HeldTensors {
   }
 
  private:
-  const std::shared_ptr<ParameterStore> store_;
+  const std::shared_ptr<parallel::ParameterStore> store_;
   const ProcessGroup group_;
   std::vector<at::Tensor> parameters_;
   std::map<std::string, StateTensor> held_;
@@ -86,9 +86,9 @@ std::unique_ptr<HeldTensors> whole_tensors_of(const torch::nn::Module& module) {
 }
 
 std::unique_ptr<HeldTensors> slices_held(const torch::nn::Module& module,
-                                         std::shared_ptr<ParameterStore> store,
+                                         std::shared_ptr<parallel::ParameterStore> store,
                                          const ProcessGroup& group) {
   return std::make_unique<HeldSlices>(module, std::move(store), group);
 }
 
-}  // namespace lockstep::parallel
+}  // namespace lockstep

@@ -1,5 +1,5 @@
-// The parameters that a rank holds: all of them, or its own parts of shared ones. Each element of a
-// copy, and data stored with it such as an average, exists on one rank.
+// The parameters that a rank holds: all, or its own parts of shared ones. Each element of a copy,
+// and data stored with it, such as an average, is on one rank.
 //
 // Thread safety: none.
 
@@ -13,6 +13,7 @@
 #include <memory>
 #include <string>
 
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/tensor/state.h"
 
@@ -20,35 +21,37 @@ namespace lockstep::parallel {
 
 class ParameterStore;
 
-class HeldTensors {
+}  // namespace lockstep::parallel
+
+namespace lockstep {
+
+class LOCKSTEP_API HeldTensors {
  public:
   virtual ~HeldTensors() = default;
 
-  // Each parameter, or its master, once under its first name, described as in a checkpoint, sharing
+  // Each parameter, or its master (FullyShardedOptions::param_type), under its first name, sharing
   // its memory.
   virtual std::map<std::string, StateTensor> tensors() const = 0;
 
-  // The ranks that together hold a copy; null if this rank has its own.
+  // That together hold a copy; null if this rank has its own.
   virtual const ProcessGroup* sharing_ranks() const = 0;
 
   // Errors: as ParameterStore::require_intact().
   virtual void require_intact() const = 0;
 
-  // `change` writes to these tensors. Collective over sharing_ranks(): no rank reads a parameter
-  // meanwhile.
+  // Collective over sharing_ranks(): `change` writes to these tensors while no rank reads a
+  // parameter.
   virtual void write(const std::function<void()>& change) = 0;
 
-  // On this rank only, when the others cannot be reached. Shared parameters are then partially
-  // updated.
+  // On this rank only. Shared parameters are then partially updated.
   virtual void write_alone(const std::function<void()>& change) = 0;
 };
 
-// All parameters of a module that this rank owns.
-std::unique_ptr<HeldTensors> whole_tensors_of(const torch::nn::Module& module);
+LOCKSTEP_API std::unique_ptr<HeldTensors> whole_tensors_of(const torch::nn::Module& module);
 
-// Each rank holds one part, 1 / group.size() of the elements, of every parameter in `store`.
+// 1 / group.size() of each parameter in `store`.
 std::unique_ptr<HeldTensors> slices_held(const torch::nn::Module& module,
-                                         std::shared_ptr<ParameterStore> store,
+                                         std::shared_ptr<parallel::ParameterStore> store,
                                          const ProcessGroup& group);
 
-}  // namespace lockstep::parallel
+}  // namespace lockstep

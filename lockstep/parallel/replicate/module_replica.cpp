@@ -26,14 +26,13 @@
 namespace lockstep::parallel {
 namespace {
 
-// Parameters get other memory next, which another DistributedDataParallel's gradients would not
-// fit.
+// Another DistributedDataParallel's gradients would not fit the new memory.
 void require_no_others(const NamedTensors& parameters) {
   for (const auto& [name, parameter] : parameters)
-    if (GradientHook::is_on(parameter)) Features::refuse_common_parameters(name);
+    if (has_gradient_hook(parameter)) Features::refuse_common_parameters(name);
 }
 
-// Detects parameters that another DistributedDataParallel, which may be destroyed, has shared.
+// Another DistributedDataParallel, even a destroyed one, may have shared them.
 void require_own_memory(const NamedTensors& parameters) {
   for (const auto& [name, parameter] : parameters)
     require(!lies_in_shared_block(parameter), [&, &name = name] {
@@ -50,7 +49,7 @@ std::string first_without_value(const torch::nn::Module& module) {
   return {};
 }
 
-// Keeps generators equal to rank 0's, if they are equal before rank 0 draws numbers for all.
+// Keeps generators equal to rank 0's, if equal before rank 0 draws for all.
 class FollowingGenerator {
  public:
   // Collective.

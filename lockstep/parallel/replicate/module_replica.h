@@ -1,4 +1,4 @@
-// One rank's replica of a module. Parameters are its own or shared (ParameterStore).
+// A rank's replica of a module. Parameters are its own or shared (ParameterStore).
 //
 // Thread safety: none.
 
@@ -24,15 +24,14 @@ class ParameterStore;
 
 class ModuleReplica {
  public:
-  // Collective: moves the parameters of `module`, with rank 0's values, to a store. Those on the
-  // meta device get memory, but no values.
+  // Collective: moves parameters, with rank 0's values, to a ParameterStore. Those on the meta
+  // device become zero.
   using MakeStore = std::function<std::shared_ptr<ParameterStore>(const torch::nn::Module& module)>;
 
-  // Collective: all ranks get rank 0's parameters and buffers. Shared parameters on the meta device
-  // have no values before initialize(). With share_parameters, `make_store` makes the store, by
-  // default SharedParameters.
-  // Errors: mismatch if the ranks' modules differ. unsupported for parameters on several devices,
-  // or that cannot be shared. misuse for those that another module shares.
+  // Collective: all ranks get rank 0's parameters and buffers. With share_parameters, `make_store`
+  // makes the store, by default SharedParameters.
+  // Errors: mismatch if modules differ. With share_parameters, also the store's; otherwise
+  // unsupported for several devices, and misuse for tensors on meta or in shared memory.
   ModuleReplica(std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
                 const DistributedDataParallelOptions& options, const MakeStore& make_store = {});
 
@@ -45,19 +44,19 @@ class ModuleReplica {
   // Null if parameters are this rank's own.
   const std::shared_ptr<ParameterStore>& shared() const { return shared_; }
 
-  // named_tensors() of the module, with shared parameters as from ParameterStore::on_host().
+  // named_tensors(), with ParameterStore::on_host().
   NamedTensors tensors_on_host() const;
 
   bool is_partially_updated() const;
 
-  // Call these before forward(). Collective if buffers are due: not in the first forward() after
-  // one that is not `synchronized`, as in PyTorch. So only the first batch of an evaluation is
-  // collective.
-  // Errors: as ParameterStore::require_intact(); misuse before initialize().
+  // Before forward(). If buffers are broadcast, collective at first and after a `synchronized`
+  // forward(), as in PyTorch. No forward() of an evaluation is `synchronized`, so at most its first
+  // batch is collective.
+  // Errors: as ParameterStore::require_intact(); misuse while a tensor has no value.
   void require_intact() const;
   void before_forward(bool synchronized);
 
-  // A change that would make replicas differ (RecordedParameters); empty if there is none.
+  // As RecordedParameters::change_in().
   std::string change() const { return recorded_.change_in(*module_); }
 
   // After a forward() without gradients.
@@ -69,7 +68,7 @@ class ModuleReplica {
   // While set, broadcasts of buffers are announced to joined ranks.
   void set_join(Join* join) { join_ = join; }
 
-  // Collective: copies buffers, or all replicated tensors, from rank `root`.
+  // Collective: copies buffers, or parameters and broadcast buffers, from rank `root`.
   void broadcast_buffers(int root) const;
   void become(int root);
 
@@ -77,7 +76,7 @@ class ModuleReplica {
   void edit(const std::function<void()>& change) { edit("edit_parameters()", change); }
 
   // Collective: edit() by a `change` that sets all tensors. Generators equal to rank 0's remain
-  // equal to it. Errors: misuse unless parameters are shared.
+  // equal. Errors: misuse unless parameters are shared.
   void initialize(const std::function<void()>& change);
 
   // Empty if all tensors have values.
@@ -89,7 +88,7 @@ class ModuleReplica {
   const std::shared_ptr<torch::nn::Module> module_;
   const ProcessGroup group_;
   const bool broadcasts_buffers_;  // Before forward().
-  std::string without_value_;      // The first tensor on the meta device without a value.
+  std::string without_value_;      // The first tensor without a value.
   const std::shared_ptr<ParameterStore> shared_;
   const RecordedParameters recorded_;
   Join* join_ = nullptr;

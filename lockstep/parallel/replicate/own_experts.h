@@ -1,4 +1,4 @@
-// Experts that are cut over the ranks of a DistributedDataParallel (ParameterLayout::is_averaged).
+// Experts that are cut over a DistributedDataParallel's ranks (ParameterLayout::is_averaged).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -17,8 +17,7 @@ struct Members : torch::nn::Module {
   }
 };
 
-// Calls visit(tensor) for each defined parameter, in order, until it returns false. Returns whether
-// it visited all.
+// Calls visit(tensor) for each defined parameter until false. Returns whether all were visited.
 template <class Visit>
 bool visit_parameters(const torch::nn::Module& module, const Visit& visit) {
   for (const auto& item : Members::parameters_in(module))
@@ -44,7 +43,7 @@ RecordedParameters::RecordedParameters(const torch::nn::Module& module, bool wit
 }
 
 std::string RecordedParameters::change_in(const torch::nn::Module& module) const {
-  const Parameter* first = nullptr;  // The first one with the same tensor, but changed.
+  const Parameter* first = nullptr;  // The first one with this tensor, but changed.
   std::size_t index = 0;
   const bool same = visit_parameters(module, [&](const at::Tensor& tensor) {
     if (index == parameters_.size()) return false;

@@ -1,4 +1,4 @@
-// Detects changes of a module's parameters, since construction, that would prevent averaging.
+// Detects changes of a module's parameters that would prevent averaging.
 //
 // Thread safety: none.
 
@@ -22,12 +22,12 @@ namespace lockstep::parallel {
 
 class RecordedParameters {
  public:
-  // `with_forms`: also detects changes of types, shapes and devices of trained parameters.
+  // `with_forms`: also of types, shapes and devices of trained parameters.
   RecordedParameters(const torch::nn::Module& module, bool with_forms);
 
-  // The first change that would make replicas differ; empty if there is none. Such are parameters
-  // that were added, removed, replaced by other tensors or tied, or that require a gradient only
-  // now. Parameters may be frozen, and may get other memory and another memory format.
+  // The first change that would make replicas differ, or empty. Detects parameters that were added,
+  // removed, replaced by another tensor or tied, or require a gradient only now. Parameters may be
+  // frozen, and get other memory and another memory format.
   std::string change_in(const torch::nn::Module& module) const;
 
  private:

@@ -23,13 +23,13 @@ std::string layout_of_gradient(const at::Tensor& tensor) {
   return text.str();
 }
 
-// Compares kinds only, because each rank's device has its own number.
+// Device numbers differ between ranks.
 std::string kind_of_device(const at::Tensor& tensor) {
   return tensor.is_cpu() ? "" : " on " + c10::DeviceTypeName(tensor.device().type(), true);
 }
 
 // One line per tensor, such as "conv1.weight Float [32, 1, 3, 3], trained, strides [9, 9, 3, 1]".
-// Strides determine the layout of gradients.
+// Strides determine gradients' layout.
 std::string layout_of(const NamedTensors& tensors) {
   std::ostringstream text;
   for (const auto& [name, tensor] : tensors)
@@ -88,7 +88,7 @@ std::string text_of(const std::exception_ptr& error) {
     std::rethrow_exception(error);
   } catch (const std::exception& exception) {
     const std::string text = exception.what();
-    return text.substr(0, text.find('\n'));  // LibTorch's messages continue with stack frames.
+    return text.substr(0, text.find('\n'));  // LibTorch appends stack frames.
   } catch (...) {
     return "an exception that is not derived from std::exception";
   }
@@ -102,7 +102,8 @@ void require_same_lines(const std::string& lines, const std::string& of_what,
   for (int rank = 1; rank < group.size(); ++rank) {
     const std::string& theirs = all[static_cast<std::size_t>(rank)];
     if (theirs != all[0])
-      throw Error(Fault::mismatch, of_what + " differ: " + first_difference(all[0], theirs, rank));
+      throw Error(Fault::mismatch, of_what + " differ: " + first_difference(all[0], theirs, rank) +
+                                       "; to do: make " + of_what + " equal on all ranks");
   }
 }
 

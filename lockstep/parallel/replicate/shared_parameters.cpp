@@ -48,7 +48,7 @@ SharedParameters::SharedParameters(const NamedTensors& parameters, const Process
   const at::NoGradGuard no_grad;
   for (const Place& place : places_) {
     const at::Tensor shared = view(place);
-    // Parts of one tensor have one version counter. They become separate tensors here.
+    // Parts of one tensor, with one version counter, become separate.
     place.parameter.unsafeGetTensorImpl()->set_version_counter(
         c10::VariableVersion(version_of(place.parameter)));
     if (place.parameter.is_meta()) {

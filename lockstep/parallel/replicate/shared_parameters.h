@@ -1,9 +1,9 @@
-// The parameters of a module in one block of memory that every rank of a host has mapped.
+// A module's parameters in one block of memory that all ranks of a host map.
 //
 // Version counters detect writes by ATen's operations outside step() and edit(); addresses detect
-// to() and set_data(). Writes through data() and data_ptr() are not detected. Each rank has a
-// counter in the block, increased when a write begins and ends. If these are odd or differ while no
-// step is in progress, weights are partially updated.
+// to() and set_data(). Nothing detects writes through data() and data_ptr(). Each rank increases a
+// counter in the block when a write begins and ends. If counters are odd or differ outside of
+// steps, weights are partially updated.
 //
 // Lifetime: parameters remain views of the block after this object is destroyed. Thread safety:
 // none.
@@ -30,10 +30,9 @@ namespace lockstep::parallel {
 
 class SharedParameters final : public ParameterStore {
  public:
-  // Collective. `parameters` become views of the block, with rank 0's values. Those on the meta
-  // device become zeros.
-  // Errors: unsupported for ranks on several hosts, parameters on other devices, and different
-  // tensors that overlap in memory. system if the host has too little memory.
+  // Collective. `parameters` become views of the block, with rank 0's values; zeros if on meta.
+  // Errors: unsupported for several hosts, other devices, and different tensors that overlap in
+  // memory. system if the host has too little memory.
   SharedParameters(const NamedTensors& parameters, const ProcessGroup& group);
 
   void require_intact() const override;
@@ -56,7 +55,7 @@ class SharedParameters final : public ParameterStore {
   struct Place {
     std::string name;
     at::Tensor parameter;
-    std::size_t offset;  // Bytes from the start of the block.
+    std::size_t offset;  // In bytes.
     at::ScalarType dtype;
     std::vector<std::int64_t> sizes;
     std::vector<std::int64_t> strides;
@@ -74,9 +73,9 @@ class SharedParameters final : public ParameterStore {
 
   const ProcessGroup group_;
   std::vector<Place> places_;
-  std::unordered_map<const void*, std::size_t> indices_;  // Indices into places_, by TensorImpl.
+  std::unordered_map<const void*, std::size_t> indices_;  // Into places_, by TensorImpl.
   RegisteredMemory memory_;
-  bool editing_ = false;  // While this rank runs the `change` of edit().
+  bool editing_ = false;  // Within `change` of edit().
 };
 
 }  // namespace lockstep::parallel

@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-// Indices of a group's parameters, the largest first.
+// Indices, the largest first.
 std::vector<std::size_t> by_size(const std::vector<at::Tensor>& parameters) {
   std::vector<std::size_t> indices(parameters.size());
   std::iota(indices.begin(), indices.end(), std::size_t{0});

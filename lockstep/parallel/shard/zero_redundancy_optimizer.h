@@ -1,4 +1,4 @@
-// Stage 1 of ZeRO: each rank keeps the optimizer's state of only some parameters.
+// Stage 1 of ZeRO: each rank keeps optimizer state of some parameters.
 //
 //   lockstep::ZeroRedundancyOptimizer<torch::optim::Adam> adam(net->parameters(), world,
 //                                                              torch::optim::AdamOptions(1e-3));
@@ -6,9 +6,9 @@
 //   loss.backward();  // Gradients must be equal on all ranks: DistributedDataParallel's are.
 //   adam.step();      // Weights are the plain optimizer's, bit for bit.
 //
-// State takes about 1 / world.size() of the memory, and stepping that share of the time; parameters
-// are not split. Every rank then broadcasts the parameters that it has stepped, in total the bytes
-// of all parameters. Semantics are those of torch.distributed.optim.ZeroRedundancyOptimizer.
+// A rank needs about 1 / world.size() of the state's memory and the step's time; parameters are not
+// split. Ranks then broadcast each parameter once. Semantics are those of
+// torch.distributed.optim.ZeroRedundancyOptimizer.
 //
 // Thread safety, Errors: as ShardedOptimizer's.
 
@@ -24,20 +24,20 @@
 
 namespace lockstep {
 
-// Returns, for each rank, the indices of its parameters over all groups, in the order of
-// assignment. The rule is PyTorch's (zero_redundancy_optimizer.py, _partition_parameters). Each
-// group is sorted by size, largest first. Each parameter goes to the rank with the fewest elements
-// so far; on ties, to the lowest rank.
+// By rank: indices of its parameters over all groups, in the order of assignment. The rule is
+// PyTorch's (zero_redundancy_optimizer.py, _partition_parameters): each group is sorted by size,
+// largest first. Each parameter goes to the rank with the fewest elements so far; on ties, to the
+// lowest rank.
 LOCKSTEP_API std::vector<std::vector<std::size_t>> partition_parameters(
     const std::vector<torch::optim::OptimizerParamGroup>& groups, int ranks);
 
-// The part of ZeroRedundancyOptimizer that does not depend on the type of its optimizer.
+// The part that is independent of the optimizer's type.
 class LOCKSTEP_API WholeParameterOptimizer : public ShardedOptimizer {
  public:
-  // By rank, as returned by partition_parameters().
+  // As partition_parameters().
   const std::vector<std::vector<std::size_t>>& partition() const { return partition_; }
 
-  // The rank that steps `parameter`. Errors: misuse for a tensor that is not one of the parameters.
+  // The rank that steps `parameter`. Errors: misuse for other tensors.
   int owner(const at::Tensor& parameter) const;
 
  protected:
@@ -55,8 +55,8 @@ class LOCKSTEP_API WholeParameterOptimizer : public ShardedOptimizer {
   bool has_gradients_apart_ = false;
 };
 
-// `Plain` is constructible from param groups and `Options`, its own options type. The parameter is
-// not called Optimizer, because that would hide the base class.
+// `Plain` is constructible from param groups and its `Options`. The name Optimizer would hide the
+// base class.
 template <std::derived_from<torch::optim::Optimizer> Plain>
 class ZeroRedundancyOptimizer : public WholeParameterOptimizer {
  public:

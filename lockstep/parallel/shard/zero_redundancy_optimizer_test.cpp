@@ -5,6 +5,7 @@
 #include <torch/optim/adagrad.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/rmsprop.h>
+#include <torch/optim/schedulers/step_lr.h>
 #include <torch/serialize.h>
 #include <torch/types.h>
 
@@ -16,7 +17,6 @@
 #include "lockstep/comm/in_process.h"
 #include "lockstep/optim/layerwise.h"
 #include "lockstep/optim/optimizers.h"
-#include "lockstep/optim/schedules/schedules.h"
 #include "tests/fault_of.h"
 
 namespace lockstep::parallel::zero_redundancy_optimizer_test {
@@ -102,7 +102,7 @@ TYPED_TEST_SUITE(ZeroRedundancy, Cases, );
 TYPED_TEST(ZeroRedundancy, StepsAsThePlainOptimizerBitForBit) {
   const Weights theirs = parameters();
   typename TypeParam::Optimizer plain(groups_of<TypeParam>(theirs), options<TypeParam>());
-  CosineAnnealingLR slow_down(plain, {.T_max = 50});
+  torch::optim::StepLR slow_down(plain, 10, 0.5);
   for (int step = 0; step < 50; ++step) {
     train(plain, theirs, step, step + 1);
     slow_down.step();
@@ -114,7 +114,7 @@ TYPED_TEST(ZeroRedundancy, StepsAsThePlainOptimizerBitForBit) {
       const Weights ours = copies(start);
       ZeroRedundancyOptimizer<typename TypeParam::Optimizer> sharded(groups_of<TypeParam>(ours),
                                                                      world, options<TypeParam>());
-      CosineAnnealingLR scheduler(sharded, {.T_max = 50});
+      torch::optim::StepLR scheduler(sharded, 10, 0.5);
       for (int step = 0; step < 50; ++step) {
         train(sharded, ours, step, step + 1);
         scheduler.step();

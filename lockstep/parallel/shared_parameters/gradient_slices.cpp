@@ -16,7 +16,7 @@
 namespace lockstep::parallel {
 namespace {
 
-// All elements of a dense tensor in memory order.
+// In memory order.
 at::Tensor flat(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
 
 }  // namespace
@@ -76,8 +76,8 @@ std::vector<bool> GradientSlices::used(const Gradients& gradients) const {
   return used;
 }
 
-// The gradient in its parameter's layout. If it will be `written`, no other tensor may use its
-// memory, and the program may hold no handle. Two handles are the list's and the parameter's.
+// In the parameter's layout. If `written`, no other tensor may use the memory, nor the program hold
+// a handle: two are the list's and the parameter's.
 at::Tensor GradientSlices::laid_out(std::size_t parameter, const at::Tensor& gradient,
                                     bool written) const {
   const at::Tensor& like = parameters_[parameter];

@@ -1,8 +1,7 @@
-// Sums the gradients of shared parameters on the ranks that step them.
+// Averages the gradients of shared parameters on the ranks that step them.
 //
-// Small gradients are copied into registered memory, large ones summed in place. Across hosts, the
-// ranks of a host sum the slices of their rails (host_groups.h), and each rail sums those of its
-// hosts.
+// Small gradients are copied into registered memory; large ones are usually not copied. Each host
+// averages its ranks' slices; then each rail (host_groups.h) averages its hosts' slices.
 //
 // Thread safety: none.
 
@@ -37,37 +36,36 @@ class GradientSlices {
 
   // The memory of means.
   enum class Means : std::uint8_t {
-    in_place,  // Large gradients: in place. Small ones: in the buffer that the next call writes.
-    apart,     // In separate memory. That of a large gradient is freed once it is summed.
+    in_place,  // Small gradients: in the buffer that the next call writes.
+    apart,     // A large gradient is freed once averaged.
   };
 
-  // Collective. Parameters are dense in CPU memory, with the same layout on all ranks. `label`
-  // names the sums.
+  // Collective. Parameters are dense, in CPU memory, with equal layouts on all ranks. `label` names
+  // collectives.
   GradientSlices(std::vector<at::Tensor> parameters, const HostGroups& groups,
                  std::string label = "mean of gradients", GradientConversion conversion = {});
 
-  // All ranks' fragments, by parameter; never empty ranges. Owners are ranks of `groups.all`.
+  // All ranks' fragments, by parameter, not empty. Owners are ranks of `groups.all`.
   const std::vector<Shard>& shards() const { return shards_; }
 
   // Collective: which parameters have a gradient on any rank.
   std::vector<bool> used(const Gradients& gradients) const;
 
-  // Collective. Returns the mean gradients of this rank's fragments, in the order of shards();
-  // undefined for parameters that are not `used`. A missing gradient of a used parameter counts as
-  // zero.
+  // Collective. Returns means for this rank's fragments, in the order of shards(); undefined unless
+  // `used`. A missing gradient of a used parameter counts as zero.
   std::vector<at::Tensor> average(Gradients gradients, const std::vector<bool>& used,
                                   Means means) const;
 
-  // For gradients already equal on all ranks. Not collective.
+  // For gradients equal on all ranks. Not collective.
   std::vector<at::Tensor> cut(const Gradients& gradients, const std::vector<bool>& used) const;
 
-  // Registered memory of small gradients, one tensor for each type.
+  // Registered memory of small gradients, by type.
   std::vector<at::Tensor> flats() const;
 
  private:
-  // Small gradients of one type, side by side; or one large gradient, with `flat` undefined.
+  // Small gradients of a type, side by side; or a large one, with `flat` undefined.
   struct Region {
-    Counts rails = {};  // Elements of each rail's slices; a complex one counts as two.
+    Counts rails = {};  // Elements of a rail's slices; complex ones count twice.
     Counts hosts = {};  // Those of each slice in this rank's rail.
     at::Tensor flat = {};
     std::string label;

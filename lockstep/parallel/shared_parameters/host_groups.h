@@ -1,5 +1,5 @@
-// The ranks of a group by hosts. Ranks with the same position on their hosts form a rail. Data for
-// all hosts is sent within rails: each byte crosses a link once.
+// A group's ranks by hosts. Ranks with the same position on their hosts form a rail. Data for all
+// hosts is sent within rails: each byte crosses a link once.
 //
 // Thread safety: as ProcessGroup's.
 
@@ -18,24 +18,24 @@ namespace lockstep::parallel {
 
 struct HostGroups {
   ProcessGroup all;
-  ProcessGroup host;                      // The ranks of this host, in their order in `all`.
-  std::optional<ProcessGroup> rail = {};  // One rank of each host. Empty with one host.
-  std::vector<int> owners;                // Ranks of `all`: those of rail 0, of rail 1 and so on.
+  ProcessGroup host;                      // This host's ranks, in the order of `all`.
+  std::optional<ProcessGroup> rail = {};  // Empty with one host.
+  std::vector<int> owners;                // Ranks of `all`, rail by rail.
 
   int hosts() const { return rail ? rail->size() : 1; }
 
-  // The first slice of this rank's rail, and this rank's own slice. Slice i belongs to owners[i].
+  // Slice i belongs to owners[i].
   int first_of_rail() const { return host.rank() * hosts(); }
   int own_slice() const { return first_of_rail() + (rail ? rail->rank() : 0); }
 };
 
-// Collective. Ranks that share no memory count as ranks of different hosts. `label` becomes part of
-// the groups' names.
-// Errors: unsupported, on all ranks, if the hosts have different numbers of ranks.
+// Collective. Ranks that share no memory count as of different hosts. `label` becomes part of the
+// groups' names.
+// Errors: unsupported, on all ranks, if hosts have different numbers of ranks.
 HostGroups host_groups(const ProcessGroup& group, const std::string& label);
 
-// Aborts `groups`, of which some may be empty, because `reason` has ended `what` on this rank.
-// Ranks that wait for this rank throw Error(aborted).
+// Aborts `groups` because `reason` has ended `what` on this rank. Ranks that wait for this rank
+// throw Error(aborted).
 void abort_groups(std::initializer_list<std::optional<ProcessGroup>> groups, std::string_view what,
                   std::string_view reason) noexcept;
 

@@ -22,14 +22,14 @@ std::shared_ptr<parallel::ParameterStore> shared_parameters_of(
 }
 
 const DataParallelBase& require_exact_norms(const DataParallelBase& ddp, bool is_layerwise) {
-  if (is_layerwise && ddp.microbatches() > 0)
+  if (is_layerwise && ddp.stats().microbatches > 0)
     throw Error(Fault::unsupported,
                 "SharedOptimizer: with deterministic, LARS and LAMB would have norms whose bits "
                 "depend on the number of ranks");
   return ddp;
 }
 
-// Options must be equal, because each rank steps a part of every parameter.
+// Each rank steps a part of every parameter.
 void require_same_hyperparameters(const torch::optim::Optimizer& optimizer,
                                   const ProcessGroup& group) {
   std::string lines;
@@ -45,7 +45,7 @@ SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Grou
                                          Make make, bool is_layerwise)
     : ShardedOptimizer(groups, std::move(defaults), std::move(make),
                        require_exact_norms(ddp, is_layerwise).stepping_group()),
-      are_means_(ddp.microbatches() > 0),
+      are_means_(ddp.stats().microbatches > 0),
       parameters_(shared_parameters_of(*ddp.replica_)),
       slices_(ddp.slices_of(all_parameters())) {
   if (slices_ == nullptr)  // `.grad` exists after backward().
@@ -66,7 +66,7 @@ void SharedOptimizerBase::average() {
   slices_->average();
 }
 
-// If ranks have synchronised, all have checked the parameters, and some already step them.
+// Once ranks have synchronised, all have checked parameters, and some already step them.
 void SharedOptimizerBase::before_step(bool have_met) {
   if (!have_met) parameters_->require_intact();
   const bool have_averaged = slices_->average();
@@ -104,8 +104,8 @@ std::vector<at::Tensor> SharedOptimizerBase::tensors_with_gradients() {
 // Otherwise a fully sharded module would add the next means to these.
 void SharedOptimizerBase::omit_step() { slices_->forget(); }
 
-// If every rank has all means, each computes the norm of all of them. With slices, the norm's bits
-// would depend on the number of ranks.
+// With all means, each rank computes the whole norm. With slices, its bits would depend on the
+// number of ranks.
 double SharedOptimizerBase::gradient_norm(double norm_type) {
   if (!are_means_) {
     average();

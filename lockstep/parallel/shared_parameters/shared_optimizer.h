@@ -4,15 +4,14 @@
 //   lockstep::SharedOptimizer<lockstep::Adam> adam(ddp, net->parameters(),
 //                                                  torch::optim::AdamOptions(1e-3));
 //
-// Each rank owns a slice of the parameters, 1 / world.size() of them. step() sums the slice of all
-// ranks' gradients and steps the user's optimizer on it. Nothing is gathered.
-// docs/guide/shared-parameters.md has a program.
+// Each rank owns a slice, 1 / world.size() of the parameters. step() averages the slice's gradients
+// over all ranks, unless backward() has, and steps the slice (docs/guide/shared-parameters.md).
 //
-// Thread safety: none; one training loop uses it.
-// Errors: as ShardedOptimizer's. misuse without share_parameters, and if other code has written to
-// a shared parameter or replaced its memory. mismatch if options differ between ranks. unsupported
-// for LARS and LAMB with `deterministic`: the order in which squares are summed depends on the
-// number of ranks. A rank lost in step() leaves weights partially updated
+// Thread safety: none.
+// Errors: as ShardedOptimizer's. misuse without share_parameters, and in step() after a shared
+// parameter was moved or written otherwise. mismatch if ranks' options differ. unsupported for LARS
+// and LAMB with `deterministic`: the order of summing squares depends on the number of ranks. If a
+// rank is lost in step(), weights may be partially updated
 // (DistributedDataParallel::has_partially_updated_parameters()).
 
 // SPDX-License-Identifier: Apache-2.0
@@ -41,16 +40,15 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
  public:
   ~SharedOptimizerBase() override;
 
-  // As the plain optimizer's. Also drops means, which clip_grad_norm_() or, with
-  // FullyShardedDataParallel, backward() has computed.
+  // As the plain optimizer's. Also drops the means of clip_grad_norm_() and of
+  // FullyShardedDataParallel's backward().
   void zero_grad(bool set_to_none = true);
 
-  // Memory into which small gradients are copied for summing.
+  // Into which small gradients are copied for summing.
   std::vector<at::Tensor> gradient_memory() const;
 
  protected:
-  // `is_layerwise`: the optimizer needs norms of whole parameters. Errors: misuse if `ddp` does not
-  // share parameters.
+  // `is_layerwise`: needs norms of whole parameters.
   SharedOptimizerBase(const DataParallelBase& ddp, const Groups& groups,
                       std::unique_ptr<torch::optim::OptimizerOptions> defaults, Make make,
                       bool is_layerwise);
@@ -70,16 +68,15 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
   std::shared_ptr<parallel::SteppedSlices> slices_;
 };
 
-// `Inner` gets fragments of parameters. It must step each element separately (is_elementwise,
+// `Inner` gets fragments of parameters, so it must step each element separately (is_elementwise,
 // optimizers.h), or only need norms of whole parameters (layerwise.h).
 //
-// With DistributedDataParallel, `.grad` is this rank's own gradient until step() or
-// clip_grad_norm_() makes it undefined: torch's clip_grad_norm_() would be wrong. A parameter
-// without a gradient on any rank is not stepped. Param groups, options, schedulers and archives are
-// as ShardedOptimizer's.
+// With DistributedDataParallel, except with `deterministic`, `.grad` is this rank's own gradient:
+// torch's clip_grad_norm_() would be wrong. step() and this clip_grad_norm_() reset it. A parameter
+// that has a gradient on no rank is not stepped.
 //
-// If the number of ranks is a power of two, weights equal the plain optimizer's bit for bit. The
-// exception is clipping, whose norm is summed in another order.
+// If the number of ranks is a power of two, weights equal the plain optimizer's bit for bit. Only
+// clipping, LARS and LAMB may differ: norms are summed in another order.
 template <std::derived_from<torch::optim::Optimizer> Inner>
   requires is_elementwise<Inner> || std::derived_from<Inner, LayerwiseOptimizer>
 class SharedOptimizer : public SharedOptimizerBase {

@@ -1,8 +1,7 @@
 // The division of shared parameters into slices, of which each rank steps one.
 //
-// Each large parameter is a region, and all small ones of a type, each at a new cache line. A
-// region is divided into as many slices as there are ranks; no two share a cache line. The part of
-// a parameter in a slice is a fragment.
+// Each large parameter is a region, and all small ones of a type, each at a new cache line. Each
+// rank has a slice of a region; slices share no cache line.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -21,7 +20,7 @@ struct SliceLayout {
   struct Region {
     std::vector<std::size_t> parameters;
     at::ScalarType type;
-    std::vector<std::int64_t> bounds;  // Starts of the slices, and the last end, in elements.
+    std::vector<std::int64_t> bounds;  // Starts of slices, and the last end, in elements.
 
     std::int64_t elements() const { return bounds.back(); }
   };
@@ -31,11 +30,10 @@ struct SliceLayout {
     std::int64_t begin = 0;
   };
 
-  // Uses only shapes, types and sizes of `parameters`, which are dense. Regions of small ones are
-  // padded.
+  // Reads no values of `parameters`, which are dense. Regions of small ones are padded.
   SliceLayout(const std::vector<at::Tensor>& parameters, int slices);
 
-  // In slice order; never empty ranges. `owner` is the slice.
+  // In slice order, not empty. `owner` is the slice.
   std::vector<Shard> shards_of(std::size_t parameter) const;
 
   std::vector<Region> regions;

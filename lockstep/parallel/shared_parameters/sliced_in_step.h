@@ -20,7 +20,7 @@ class SlicedInStep final : public SteppedSlices {
  public:
   struct Passes {
     std::shared_ptr<const std::int64_t> averaged;  // So far.
-    bool leave_means;  // Whether `.grad` is already the mean over all ranks.
+    bool leave_means;                              // `.grad` is already the mean.
   };
 
   // Collective. `shared` outlives this object.
@@ -41,7 +41,7 @@ class SlicedInStep final : public SteppedSlices {
   const GradientSlices slices_;
   std::vector<at::Tensor> fragments_;
   std::vector<bool> used_;
-  std::optional<std::int64_t> averaged_in_;  // The last pass that the fragments' gradients include.
+  std::optional<std::int64_t> averaged_in_;  // The last pass in the fragments' gradients.
 };
 
 }  // namespace lockstep::parallel

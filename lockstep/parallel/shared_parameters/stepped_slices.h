@@ -1,5 +1,4 @@
-// This rank's fragments of the parameters, which SharedOptimizer steps, with the means of their
-// gradients.
+// The fragments that SharedOptimizer steps, with the means of their gradients.
 //
 // Thread safety: none.
 
@@ -22,21 +21,20 @@ class SteppedSlices {
   virtual const std::vector<Shard>& shards() const = 0;
   virtual const std::vector<at::Tensor>& fragments() const = 0;
 
-  // In which parameters are stepped; empty if these are their own types.
+  // In which parameters are stepped; empty for their own.
   virtual std::vector<at::ScalarType> types() const { return {}; }
 
-  // Collective. Sets each fragment's `.grad` to the mean over all ranks, or makes it undefined if
-  // no rank has one. Returns whether ranks have waited for each other; otherwise some may still
-  // read parameters.
+  // Collective. Sets each fragment's `.grad` to the mean; undefined if no rank has a gradient.
+  // Returns whether ranks have waited for each other; otherwise some may still read parameters.
   virtual bool average() = 0;
 
-  // Whether the fragments have the means of all passes so far.
+  // Whether fragments have the means of all passes so far.
   virtual bool is_averaged() const = 0;
 
   // By parameter: whether average() has set a gradient.
   virtual const std::vector<bool>& used() const = 0;
 
-  // After the step: copies fragments to the parameters, if these are in other memory.
+  // After the step: copies fragments to parameters in other memory.
   virtual void publish() {}
 
   // Drops the means.

@@ -18,7 +18,7 @@
 namespace lockstep {
 namespace {
 
-// As a fraction of the largest absolute value of `expected`; infinite for a NaN.
+// Relative to the largest absolute value of `expected`; infinite for a NaN.
 double difference_of(const at::Tensor& expected, const at::Tensor& found) {
   if (expected.numel() == 0) return 0;
   const double largest = expected.abs().max().item<double>();
@@ -39,8 +39,7 @@ std::string text_of(const at::Tensor& expected, const at::Tensor& found, double 
   return text.str();
 }
 
-// Undefined if there is none. Collective for a parameter with a layout: then all ranks have a
-// gradient, or none has.
+// May be undefined. Collective for a parameter with a layout: all ranks have a gradient, or none.
 at::Tensor whole_gradient(const at::Tensor& parameter, const Layouts& layouts,
                           const std::string& name) {
   const auto layout = layouts.find(name);
@@ -86,7 +85,7 @@ ParallelCheck compare_passes(const torch::nn::Module& whole, const at::Tensor& w
     compare(++check.parameters, "the gradient of " + name, parameter.grad(),
             whole_gradient(found[i].second, layouts, name));
   }
-  // A whole parameter's gradient may be wrong on one rank only.
+  // A whole parameter's gradient may be wrong on one rank.
   const CallOptions call{.label = "check_parallel"};
   const auto places = all_gather_value(first, group, call);
   const auto reasons = all_gather_bytes(why, group, call);

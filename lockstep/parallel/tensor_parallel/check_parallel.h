@@ -26,17 +26,17 @@ namespace lockstep {
 
 struct CheckParallelOptions {
   // The largest difference of a loss or a gradient, as a fraction of the tensor's largest absolute
-  // value. Sums over ranks have another order than those of one process.
+  // value. Sums over ranks have another order than one process's.
   double tolerance = 1e-5;
 };
 
 struct ParallelCheck {
-  std::string worst = {};  // The parameter whose gradient differs most.
-  double difference = 0;   // By how much, as a fraction of its largest absolute value.
+  std::string worst = {};  // Differs most: "the loss" or "the gradient of NAME".
+  double difference = 0;   // As CheckParallelOptions::tolerance.
   std::int64_t parameters = 0;
 };
 
-// Collective over `group`: compares the losses and the gradients of all parameters.
+// Collective over `group`: compares losses and all gradients.
 // Errors: mismatch, on all ranks, with the first tensor that differs, by how much, and where;
 // misuse for models with different parameters.
 LOCKSTEP_API ParallelCheck compare_passes(const torch::nn::Module& whole,
@@ -52,15 +52,15 @@ struct Pass {
   at::Tensor loss;
 };
 
-// Compares pass(false) and pass(true), which start with the same random numbers. Restores the
-// default generator. Collective and Errors: as compare_passes(), and exceptions of `pass`.
+// Compares pass(false) and pass(true), which start with the same state of the default CPU
+// generator. Restores it. Collective and Errors: as compare_passes(), and exceptions of `pass`.
 LOCKSTEP_API ParallelCheck check_passes(const std::function<Pass(bool is_parallel)>& pass,
                                         const ProcessGroup& group,
                                         const CheckParallelOptions& options = {});
 
-// Makes two models, cuts the second one with cut(model), runs loss(model, is_parallel) and
-// backward() on both, and compares them. loss() returns the same loss for both. `group` has the
-// ranks that hold the parts. Otherwise as check_passes().
+// Makes two models and cuts the second with cut(model). Runs loss(model, is_parallel), which
+// must compute the same loss, and backward() on both, and compares them. The ranks of `group` hold
+// the parts. Otherwise as check_passes().
 template <class Make, class Cut, class Loss>
 ParallelCheck check_parallel(const Make& make, const Cut& cut, const Loss& loss,
                              const ProcessGroup& group, const CheckParallelOptions& options = {}) {

@@ -27,9 +27,7 @@ using torch::nn::Module;
 
 constexpr std::string_view call = "parallelize_module";
 
-// --- The cut -------------------------------------------------------------------------------------
-
-// All planned changes, completed before anything is changed: a refusal changes nothing.
+// Planned completely before any change.
 class Cut {
  public:
   Cut(Module& module, const ParallelPlan& plan, int ranks) : ranks_(ranks) {
@@ -100,7 +98,7 @@ class Cut {
     targets_.push_back({name, style, layer});
   }
 
-  // Empty, or the user that relies on the parameters' size.
+  // The user that relies on the parameters' size, if any.
   static std::string use_of(const Module& layer) {
     for (const auto& item : layer.named_parameters(/*recurse=*/false)) {
       if (item.value().grad().defined()) return item.key() + " has a gradient already";
@@ -135,8 +133,6 @@ void tell_places(const Module& module) {
   }
 }
 
-// --- Agreement of the ranks ----------------------------------------------------------------------
-
 std::string text_of(Placement placement) {
   return placement.is_whole() ? "whole" : "dim " + std::to_string(*placement.dim);
 }
@@ -158,7 +154,7 @@ std::string text_of(const ParallelStyle& style) {
   return text;
 }
 
-// Must be equal on all ranks. Parameters are compared before they are cut.
+// Must be equal on all ranks.
 Facts facts_of(const ParallelPlan& plan, const ParallelizeOptions& options) {
   Facts facts;
   for (std::size_t i = 0; i < plan.size(); ++i)

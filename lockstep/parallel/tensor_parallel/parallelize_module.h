@@ -27,31 +27,30 @@ class Module;
 
 namespace lockstep {
 
-// How each named layer is cut. Each dot-separated part of a name may be a pattern of fnmatch(),
-// such as "*", "?" or "[0-9]".
+// How each named layer is cut. Dot-separated parts of names may be patterns of fnmatch(), such as
+// "*", "?" or "[0-9]".
 using ParallelPlan = std::vector<std::pair<std::string, ParallelStyle>>;
 
 struct ParallelizeOptions {
-  // Tensor parallel layers communicate twice each, usually too much for a network.
+  // Allows a group of several hosts. Their network usually makes each layer too slow.
   bool across_hosts = false;
 
-  // Compares the whole inputs of each Linear and Embedding over the ranks, in its calls 1, 2, 4, 8
-  // and so on. Different batches are an Error. These calls cost an all_gather of at most 8 KiB. On
-  // a device they also wait for its stream, which a captured graph does not allow.
+  // Compares the inputs that all ranks of a cut Linear or Embedding must share, in calls 1, 2, 4, 8
+  // and so on. Other batches are an Error. It costs an all_gather of at most 8 KiB. On a device
+  // it also waits for the stream, which a captured graph does not allow.
   bool check_inputs = true;
 };
 
-// Cuts every layer that `plan` names over `group`. Each is a lockstep::nn layer, or a
-// torch::nn::Linear, Embedding or LayerNorm in a torch::nn::Sequential. A lockstep::nn layer with
-// the same parameters replaces a torch::nn layer. Afterwards, forward() of all lockstep::nn layers
-// in `module` throws misuse for an input of a wrong width. The Error names the cut layer that
-// probably produced the input.
+// Cuts every layer that `plan` names over `group`. Each is a lockstep::nn layer, or a torch::nn
+// Linear, Embedding, LayerNorm or Dropout in a Sequential. A lockstep::nn layer with the same
+// parameters replaces a torch::nn layer. Afterwards, forward() of lockstep::nn layers in `module`
+// throws misuse for an input of a wrong width, with the cut layer that probably produced the input.
 // Blocking: collective over `group`.
-// Errors, on all ranks, before anything is changed: misuse for a pattern without a layer, and for a
-// group of several hosts without across_hosts. Misuse for a layer that two patterns name, that is
-// cut already, that cannot be cut in this style, or whose sizes do not divide. Misuse for
-// parameters that have gradients or are in use, by DistributedDataParallel or by a pass that waits
-// for backward(). Mismatch for plans, shapes or parameters that differ between ranks.
+// Errors, on all ranks, before any change: misuse for a pattern without a layer, and for several
+// hosts without across_hosts. Misuse for a layer that two patterns name, that is cut already, that
+// cannot be cut in this style, or whose sizes do not divide. Misuse for parameters with gradients,
+// in a DistributedDataParallel, or with a pending backward(). Mismatch if ranks' plans, shapes or
+// parameters differ.
 LOCKSTEP_API void parallelize_module(torch::nn::Module& module, const ProcessGroup& group,
                                      const ParallelPlan& plan,
                                      const ParallelizeOptions& options = {});

@@ -1,4 +1,4 @@
-// A call that activation_checkpoint() makes twice. Public only because that function is a template.
+// The call that activation_checkpoint() makes twice. Public only for that template.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,7 +26,7 @@ namespace checkpointing {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Calls visit() for each tensor in tensors, and tuples, ranges and optionals of them.
+// Calls visit() for each tensor in a tensor, tuple, range or optional.
 template <class T, class Visit>
 void for_each_in(T& value, Visit& visit) {
   if constexpr (std::is_convertible_v<T&, at::Tensor&>) {
@@ -41,7 +41,6 @@ void for_each_in(T& value, Visit& visit) {
   }
 }
 
-// Leaves undefined tensors.
 template <class T>
 Tensors take_tensors(T& value) {
   Tensors taken;
@@ -68,11 +67,11 @@ struct Block {
 
 LOCKSTEP_API Tensors run(Block block, const Tensors& inputs);
 
-// With the parameters and buffers of `module`. The module's class replaces an empty name.
+// An empty `name` becomes the module's class.
 LOCKSTEP_API Block block_of(torch::nn::Module& module, std::function<bool(std::string_view)> keep,
                             std::vector<at::Generator> generators, std::string name);
 
-// Calls run() for arguments and results that contain tensors at any place.
+// run() for arguments and results with nested tensors.
 template <class Call, class... Inputs>
 auto run_call(Call call, Block block, const Inputs&... inputs) {
   using Result = std::decay_t<std::invoke_result_t<Call&, const std::decay_t<Inputs>&...>>;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/gradients/bucket_assignment.h"
+#include "lockstep/parallel/gradients/bucket_plan.h"
 
 #include <ATen/ops/empty.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "tests/fault_of.h"
 
-namespace lockstep::parallel::bucket_assignment_test {
+namespace lockstep::parallel::bucket_plan_test {
 namespace {
 
 using test::fault_of;
@@ -65,4 +65,4 @@ TEST(BucketLimits, AreThoseOfPyTorch) {
 }
 
 }  // namespace
-}  // namespace lockstep::parallel::bucket_assignment_test
+}  // namespace lockstep::parallel::bucket_plan_test

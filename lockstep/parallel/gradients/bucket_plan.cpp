@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/gradients/bucket_assignment.h"
+#include "lockstep/parallel/gradients/bucket_plan.h"
 
 #include <algorithm>
 #include <limits>
@@ -25,7 +25,7 @@ struct OpenBucket {
   at::Device device;
   std::vector<std::size_t> indices = {};
   std::size_t bytes = 0;
-  std::size_t limit = 0;  // Index of its limit.
+  std::size_t limit = 0;
 };
 
 OpenBucket& open_bucket_of(const at::Tensor& tensor, std::vector<OpenBucket>& buckets) {
@@ -95,16 +95,16 @@ BucketAssignment compute_bucket_assignment_by_size(at::TensorList tensors,
   return closed;
 }
 
-// --- BucketOrder --------------------------------------------------------------------------------
-
-BucketOrder::BucketOrder(const NamedTensors& parameters,
-                         const DistributedDataParallelOptions& options,
-                         std::optional<BucketAssignment> given, std::vector<bool> sparse)
+BucketPlan::BucketPlan(const NamedTensors& parameters,
+                       const DistributedDataParallelOptions& options,
+                       std::optional<BucketAssignment> given, std::vector<bool> sparse)
     : is_given_(given.has_value()),
+      is_static_(options.static_graph),
       sparse_(std::move(sparse)),
       limits_(limits_of(options)),
-      bucket_of_(parameters.size()),
-      learns_(is_given_ || learns_from(options)) {
+      parameters_(parameters.size()),
+      is_recording_counts_(is_static_),
+      is_recording_order_(is_given_ || learns_from(options)) {
   if (!given) {
     std::vector<at::Tensor> tensors;
     for (const auto& [name, parameter] : parameters) tensors.push_back(parameter);
@@ -114,31 +114,69 @@ BucketOrder::BucketOrder(const NamedTensors& parameters,
   assign(std::move(*given));
 }
 
-void BucketOrder::begin_pass() {
-  if (learns_) arrival_.clear();
+void BucketPlan::assign(BucketAssignment assignment) {
+  assignment_ = std::move(assignment);
+  for (std::size_t b = 0; b < assignment_.size(); ++b)
+    for (const std::size_t i : assignment_[b]) parameters_[i].bucket = b;
 }
 
-void BucketOrder::note(std::size_t index) {
-  if (learns_) arrival_.push_back(index);
+void BucketPlan::begin_pass(std::vector<bool> awaited, bool keeps_order) {
+  if (is_recording_order_ && !keeps_order) arrival_.clear();
+  pending_.assign(assignment_.size(), 0);
+  next_ = 0;
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
+    if (is_recording_counts_) parameter.expected = 0;  // An Error may have ended the last pass.
+    parameter.remaining = parameter.expected;
+    parameter.is_awaited = parameter.expected > 0 && awaited[i];
+    parameter.is_taken = false;
+    if (parameter.is_awaited) ++pending_[parameter.bucket];
+  }
 }
 
-BucketAssignment BucketOrder::learned(const NamedTensors& parameters, const ProcessGroup& group) {
-  due_ = false;
-  learns_ = false;
+BucketPlan::Arrival BucketPlan::note_arrival(std::size_t index) {
+  Parameter& parameter = parameters_[index];
+  if (is_recording_counts_) {
+    ++parameter.expected;
+    return Arrival::recorded;
+  }
+  if (parameter.remaining == 0) return Arrival::repeated;
+  return --parameter.remaining > 0 ? Arrival::incomplete : Arrival::complete;
+}
+
+void BucketPlan::note_taken(std::size_t index) {
+  Parameter& parameter = parameters_[index];
+  if (std::exchange(parameter.is_awaited, false)) --pending_[parameter.bucket];
+  parameter.is_taken = true;
+  if (is_recording_order_) arrival_.push_back(index);
+}
+
+void BucketPlan::end_pass() {
+  if (!is_recording_counts_) is_rebuild_due_ = is_recording_order_;
+  is_recording_counts_ = false;
+}
+
+std::optional<BucketAssignment> BucketPlan::rebuilt(const NamedTensors& parameters,
+                                                    const ProcessGroup& group) {
+  if (!std::exchange(is_rebuild_due_, false)) return {};
+  is_recording_order_ = false;
   std::vector<std::size_t> order = std::exchange(arrival_, {});
   for (std::size_t i = 0; i < parameters.size(); ++i)  // Unused in a static graph.
     if (std::find(order.begin(), order.end(), i) == order.end()) order.push_back(i);
   group.broadcast({.data = order.data(), .count = order.size(), .dtype = DType::int64}, 0,
                   {.label = "order of gradients"});
-  if (is_given_) return by_arrival(order);
   std::vector<at::Tensor> in_order;
   for (const std::size_t i : order) in_order.push_back(parameters[i].second);
-  return compute_bucket_assignment_by_size(in_order, limits_.rebuilt, order, sparse_);
+  BucketAssignment result =
+      is_given_ ? by_arrival(order)
+                : compute_bucket_assignment_by_size(in_order, limits_.rebuilt, order, sparse_);
+  if (result == assignment_) return {};
+  return result;
 }
 
-BucketAssignment BucketOrder::by_arrival(const std::vector<std::size_t>& order) const {
+BucketAssignment BucketPlan::by_arrival(const std::vector<std::size_t>& order) const {
   std::vector<std::size_t> last(assignment_.size(), 0);
-  for (std::size_t i = 0; i < order.size(); ++i) last[bucket_of_[order[i]]] = i;
+  for (std::size_t i = 0; i < order.size(); ++i) last[parameters_[order[i]].bucket] = i;
   std::vector<std::size_t> buckets(assignment_.size());
   std::iota(buckets.begin(), buckets.end(), std::size_t{0});
   std::sort(buckets.begin(), buckets.end(),
@@ -146,12 +184,6 @@ BucketAssignment BucketOrder::by_arrival(const std::vector<std::size_t>& order) 
   BucketAssignment result;
   for (const std::size_t bucket : buckets) result.push_back(assignment_[bucket]);
   return result;
-}
-
-void BucketOrder::assign(BucketAssignment assignment) {
-  assignment_ = std::move(assignment);
-  for (std::size_t b = 0; b < assignment_.size(); ++b)
-    for (const std::size_t i : assignment_[b]) bucket_of_[i] = b;
 }
 
 }  // namespace lockstep::parallel
