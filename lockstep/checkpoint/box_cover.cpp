@@ -25,7 +25,6 @@ bool lies_within(const Box& inner, const Box& outer) {
   return true;
 }
 
-// The dimension with the most cuts.
 std::size_t most_cut(std::size_t dims, const std::vector<RankBox>& held) {
   std::size_t best = 0, most = 0;
   for (std::size_t dim = 0; dim < dims; ++dim) {
@@ -48,8 +47,8 @@ std::string text_of_overlap(const RankBox& a, const RankBox& b) {
          " in parts that overlap" + boxes;
 }
 
-// The first element in row-major order that is in none of the disjoint `boxes`. In each dimension,
-// the ends of boxes divide the tensor into slabs; the first slab that is not full contains it.
+// The first element in row-major order outside the disjoint `boxes`. In each dimension, box ends
+// divide the tensor into slabs; the first incomplete slab has the element.
 Numbers first_gap(const Numbers& shape, std::vector<const Box*> boxes) {
   Numbers gap;
   for (std::size_t dim = 0; dim < shape.size(); ++dim) {
@@ -90,13 +89,13 @@ std::string text_of_gap(const Numbers& shape, const std::vector<RankBox>& chosen
 
 BoxCover cover(const std::vector<std::int64_t>& shape, std::vector<RankBox> held) {
   const std::size_t dim = most_cut(shape.size(), held);
-  // Sorts a box within another one after it.
+  // A box within another follows it.
   std::ranges::stable_sort(held, {}, [&](const RankBox& each) {
     return std::pair(each.placed.box.offsets[dim], -elements_of(each.placed.box));
   });
   BoxCover result;
   std::int64_t elements = 0;
-  std::vector<std::size_t> open;  // Chosen boxes that extend to the next one.
+  std::vector<std::size_t> open;  // Chosen boxes that reach the next one.
   for (RankBox& each : held) {
     const Box& box = each.placed.box;
     std::erase_if(open, [&](std::size_t i) {

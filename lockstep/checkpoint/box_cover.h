@@ -1,4 +1,4 @@
-// Checks that boxes of several ranks cover a tensor, and chooses those to save.
+// Chooses boxes of several ranks that cover a tensor.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,15 +17,15 @@ struct RankBox {
 };
 
 struct BoxCover {
-  std::vector<RankBox> boxes;  // Each element of the tensor is in exactly one.
+  std::vector<RankBox> boxes;  // Each element is in exactly one.
 
   // Why there are no such boxes, as the end of a sentence about the tensor; otherwise empty.
   std::string complaint;
 };
 
-// Chooses among `held`: boxes that are not empty and lie in a tensor of `shape`, which has at least
-// one dimension. A box within a box of another rank is a copy and is omitted. Any other overlap, or
-// a gap, is a complaint. Takes n log n comparisons for n boxes that are cut along one dimension.
+// `held`: non-empty boxes in a tensor of `shape`, which has at least one dimension. Omits a box
+// within a box of another rank, as a copy. Any other overlap, or a gap, is a complaint. Takes n log
+// n comparisons for n boxes that are cut along one dimension.
 BoxCover cover(const std::vector<std::int64_t>& shape, std::vector<RankBox> held);
 
 }  // namespace lockstep::checkpoint

@@ -29,9 +29,9 @@ namespace fs = std::filesystem;
 constexpr std::string_view step_prefix = "step-";
 constexpr std::string_view aside = ".tmp-";
 constexpr std::string_view damaged = ".damaged-";
-constexpr std::size_t step_digits = 10;  // Pads numbers, so that names sort by step.
+constexpr std::size_t step_digits = 10;  // So that names sort by step.
 
-// Whether it is an unfinished checkpoint, or a temporary link for `latest`.
+// For checkpoints and `latest` links.
 bool is_unfinished(const fs::path& path) {
   const std::string name = path.filename();
   const auto end = name.find(aside);
@@ -46,8 +46,8 @@ void make_directory(const fs::path& path) {
   if (::mkdir(path.c_str(), 0777) != 0) throw_errno("making folder " + path.string());
 }
 
-// Errors: EEXIST if `to` exists. File systems without RENAME_NOREPLACE still refuse to replace a
-// folder that is not empty.
+// Fails if `to` exists. File systems without RENAME_NOREPLACE still refuse to replace a non-empty
+// folder.
 void rename_directory(const fs::path& from, const fs::path& to) {
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) return;
   if (errno != EINVAL && errno != ENOSYS)
@@ -56,7 +56,6 @@ void rename_directory(const fs::path& from, const fs::path& to) {
     throw_errno("renaming " + from.string() + " to " + to.string());
 }
 
-// Returns an errno; 0 on success.
 int try_to_link(const fs::path& link, const fs::path& target) {
   return ::symlink(target.c_str(), link.c_str()) == 0 ? 0 : errno;
 }
@@ -79,7 +78,7 @@ std::vector<fs::path> entries_of(const fs::path& root) {
   return paths;
 }
 
-// A failure is only logged, because the new checkpoint is already saved.
+// Only logs errors: the new checkpoint is already saved.
 std::vector<StepDirectory> find_checkpoints_or_log(const fs::path& root) {
   try {
     return find_checkpoints(root);
@@ -89,7 +88,7 @@ std::vector<StepDirectory> find_checkpoints_or_log(const fs::path& root) {
   }
 }
 
-// Describes a file that has the link's name but is not a link; null otherwise.
+// Null for a link or no file.
 const char* in_the_way(const fs::path& path) {
   struct stat status {};
   if (::lstat(path.c_str(), &status) != 0 || S_ISLNK(status.st_mode)) return nullptr;
@@ -156,7 +155,7 @@ fs::path beside(const fs::path& path) {
 
 LatestLink::LatestLink(const fs::path& root) : path_(root / latest_name) {
   std::error_code none;
-  if (fs::is_symlink(path_, none)) return;  // An existing link shows that links are possible.
+  if (fs::is_symlink(path_, none)) return;  // Links are possible.
   if (const char* other = in_the_way(path_)) {
     forgo(left_alone(other));
     return;
@@ -178,7 +177,7 @@ void LatestLink::set(const fs::path& target) {
   note_failure(error == 0 ? try_to_sync_directory(path_.parent_path()) : error);
 }
 
-// Any error, including a full disk, is only logged: the checkpoint is already on the disk.
+// Only logs, also for a full disk.
 void LatestLink::note_failure(int error) {
   if (error == 0) return;
   const bool is_clear = error == EPERM || error == EOPNOTSUPP || error == ENOSYS;
@@ -231,7 +230,7 @@ void StagedCheckpoint::require_new() const {
   });
 }
 
-// Frees the name for another attempt to save the step.
+// Frees the name for another attempt.
 void StagedCheckpoint::withdraw() {
   if (::rename(target_.c_str(), path_.c_str()) == 0) return;
   path_.clear();

@@ -13,8 +13,8 @@ namespace lockstep::checkpoint {
 namespace {
 
 constexpr char succeeded = '+';    // Precedes an action's result.
-constexpr char foreign = 'x';      // Precedes the text of an exception that is no Error.
-constexpr char first_fault = 'a';  // Plus its Fault; precedes the text of an Error.
+constexpr char foreign = 'x';      // Precedes another exception's text.
+constexpr char first_fault = 'a';  // Plus its Fault; precedes an Error's text.
 
 struct Outcome {
   std::string encoded;

@@ -1,4 +1,4 @@
-// The ranks that save or load together, and their agreement on one outcome.
+// The ranks that save or load together, and agree on the outcome.
 //
 // Thread safety, Blocking: as ProcessGroup's.
 
@@ -29,18 +29,18 @@ class CheckpointRanks {
   const ProcessGroup& group() const { return *group_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  // As the group's before_end(). Does nothing for one process.
+  // The group's before_end(), if any.
   void before_end(const std::shared_ptr<const std::function<void()>>& act) const;
 
   void abort(std::string_view reason) const;
 
-  // Collective. Returns the results of `action` on all ranks. If it throws an Error on some ranks,
-  // all ranks throw that of the lowest one. For other exceptions, the other ranks throw
-  // Error(aborted) with the exception's text. The group stays usable.
+  // Collective. Returns all ranks' results of `action`. If it throws Errors, all ranks throw the
+  // lowest rank's. For another exception, the other ranks throw Error(aborted) with its text. The
+  // group stays usable.
   std::vector<std::string> all(std::string_view what,
                                const std::function<std::string()>& action) const;
 
-  // As all(), but only rank 0 runs `action`.
+  // As all(), on rank 0 only.
   std::string rank_0(std::string_view what, const std::function<std::string()>& action) const;
 
  private:

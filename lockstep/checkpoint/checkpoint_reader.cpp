@@ -22,9 +22,9 @@ using checkpoint::StoredTensor;
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t block_size = 256 << 10;  // Bytes of a manifest per read().
+constexpr std::size_t block_size = 256 << 10;  // Bytes per read().
 
-// Opens a regular file of this folder, without following links.
+// Follows no links.
 FileDescriptor open_in(const FileDescriptor& directory, const fs::path& path) {
   FileDescriptor fd(::openat(directory.get(), path.filename().c_str(),
                              O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));

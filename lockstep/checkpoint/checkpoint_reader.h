@@ -1,10 +1,10 @@
-// Reads the contents and the tensors of a complete checkpoint, and verifies checksums.
+// Reads and verifies a complete checkpoint.
 //
 //   const lockstep::CheckpointReader saved("runs/a/step-0000000100");
 //   const at::Tensor weight = saved.read("model", "conv.weight");
 //
-// Thread safety: several threads may call all members at once, except the constructor.
-// Errors: corrupt, naming file and tensor, for damaged data; system if a file cannot be read.
+// Thread safety: full after construction.
+// Errors: corrupt if a file is damaged or missing; unsupported for a later format; system.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,7 +25,7 @@ namespace lockstep {
 
 class LOCKSTEP_API CheckpointReader {
  public:
-  // Verifies the manifest and all headers. `directory` is a checkpoint's folder or a link to it.
+  // Verifies the manifest and all headers. `directory` is a checkpoint or a link to it.
   explicit CheckpointReader(const std::filesystem::path& directory);
   ~CheckpointReader();
   CheckpointReader(const CheckpointReader&) = delete;
@@ -44,21 +44,21 @@ class LOCKSTEP_API CheckpointReader {
   };
   std::vector<File> files() const;
 
-  // The values of a part, and its tensors on the meta device. Errors: misuse for a missing part.
+  // Values, and tensors on the meta device. Errors: misuse for a missing part.
   const StateDict& contents(const std::string& part) const;
 
-  // Returns a tensor on the CPU. Errors: misuse for a missing tensor.
+  // On the CPU. Errors: misuse for a missing tensor.
   at::Tensor read(const std::string& part, const std::string& tensor) const;
 
-  // Reads the requested elements of a part, and all its values. Without `into`, the result for a
-  // whole local tensor has the shape local_shape(); for a part of a tensor it has one dimension.
-  // Errors: misuse for boxes or elements that do not exist, or do not fit the destination.
+  // Reads the requested elements of a part, and all its values. Without `into`, a whole local
+  // tensor (state.h) is returned in its shape, a part of it in one dimension.
+  // Errors: misuse for boxes or elements that do not exist or do not fit `into`.
   StateDict read(const std::string& part, const StateRequest& request) const;
 
-  // Throws misuse where read() would throw it, without reading data.
+  // Throws misuse as read(), without reading data.
   void require_readable(const std::string& part, const StateRequest& request) const;
 
-  // Reads the tensor and verifies its checksum.
+  // Checks the tensor's checksum.
   void verify(const std::string& part, const std::string& tensor) const;
 
  private:

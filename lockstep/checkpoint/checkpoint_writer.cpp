@@ -51,7 +51,6 @@ bool has_share(const PlannedTensor& tensor, int rank) {
   return std::ranges::find(tensor.shares, rank, &Share::rank) != tensor.shares.end();
 }
 
-// Copies `data`, the boxes of a share, to their positions in `whole`.
 void put(const at::Tensor& data, const Share& share, const at::Tensor& whole) {
   for (const PlacedBox& box : share.boxes)
     view_in_whole(whole, box.box).copy_(view_in_data(data, box));
@@ -82,7 +81,7 @@ std::byte* SnapshotMemory::reserve(std::size_t size) {
   return data_;
 }
 
-// Keeps the allocated pages; their address may change.
+// Keeps pages; the address may change.
 void SnapshotMemory::grow(std::size_t size) {
   if (size <= size_) return;
   void* const data = data_ == nullptr ? ::mmap(nullptr, size, PROT_READ | PROT_WRITE,
@@ -95,7 +94,7 @@ void SnapshotMemory::grow(std::size_t size) {
   size_ = size;
 }
 
-// Does not use MADV_POPULATE_WRITE, which would block mmap() of other threads.
+// MADV_POPULATE_WRITE would block mmap() of other threads.
 void SnapshotMemory::touch_pages() {
   for (; touched_ < size_ && !must_stop_; touched_ += page_size())
     static_cast<volatile std::byte*>(data_)[touched_] = std::byte{};
@@ -184,7 +183,7 @@ at::Tensor CheckpointWriter::assemble(std::size_t index) {
   return whole.as_strided(tensor.entry.shape, tensor.strides).contiguous();
 }
 
-// The writers receive the shares in the order of the plan.
+// In the order in which writers receive.
 std::vector<Work> CheckpointWriter::send_shares() const {
   std::vector<Work> sends;
   for (std::size_t i = 0; i < sources_.size(); ++i) {
@@ -197,7 +196,7 @@ std::vector<Work> CheckpointWriter::send_shares() const {
 }
 
 std::vector<ManifestFile> CheckpointWriter::write_files(const std::filesystem::path& directory) {
-  std::map<std::string, std::set<int>> writers;  // Writers of each part.
+  std::map<std::string, std::set<int>> writers;  // By part.
   std::map<std::string, std::vector<std::size_t>> written;
   for (std::size_t i = 0; i < plan_.tensors.size(); ++i) {
     const PlannedTensor& tensor = plan_.tensors[i];

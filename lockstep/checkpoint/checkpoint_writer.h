@@ -1,5 +1,5 @@
-// One rank's share of a checkpoint: the tensors that it writes, and the parts that it sends to
-// other writers. Thread safety: none, except that write() may run on another thread.
+// One rank's share of a checkpoint: tensors that it writes, and parts that it sends to other
+// writers. Thread safety: none; write() may run on another thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,8 +22,8 @@
 
 namespace lockstep::checkpoint {
 
-// Memory for a copy of the state, kept between checkpoints, because page faults cost more than the
-// copy. Errors: system if the host has too little memory.
+// Memory for a copy of the state, kept between checkpoints: page faults cost more than the copy.
+// Errors: system for too little memory.
 class SnapshotMemory {
  public:
   SnapshotMemory() = default;
@@ -31,13 +31,13 @@ class SnapshotMemory {
   SnapshotMemory(const SnapshotMemory&) = delete;
   SnapshotMemory& operator=(const SnapshotMemory&) = delete;
 
-  // Allocates the pages of `size` bytes on a background thread, and overwrites the first byte of
-  // each new page. Invalidates the pointers of reserve(). Logs a warning if the host allows no
-  // further thread.
+  // Allocates the pages of `size` bytes on a background thread, and overwrites each new page's
+  // first byte. Invalidates the pointers of reserve(). Logs a warning if the host allows no further
+  // thread.
   void prepare(std::size_t size);
 
-  // Returns at least `size` uninitialised bytes, aligned to a page. Stops prepare(), and keeps the
-  // pages that it has allocated. Invalidates the pointers of earlier calls.
+  // Returns at least `size` uninitialised bytes, aligned to a page. Stops prepare(), and keeps its
+  // pages. Invalidates the pointers of earlier calls.
   std::byte* reserve(std::size_t size);
 
  private:
@@ -47,23 +47,23 @@ class SnapshotMemory {
 
   std::byte* data_ = nullptr;
   std::size_t size_ = 0;
-  std::size_t touched_ = 0;  // Number of bytes from the start whose pages exist.
+  std::size_t touched_ = 0;  // Bytes whose pages exist.
   Thread preparing_;
   std::atomic<bool> must_stop_ = false;
 };
 
 class CheckpointWriter {
  public:
-  // `states` are this rank's. Refers to their memory until copy_into() or write() has read it.
+  // Uses the memory of `states`, this rank's, until copy_into() or write() has read it.
   CheckpointWriter(SavePlan plan, const NamedStateDicts& states, const CheckpointRanks& ranks);
 
   std::size_t copy_size() const;
 
-  // Copies the state to `memory`, which must outlive this object and is then the source of write().
+  // Copies the state, for write(), to `memory`, which must outlive this object.
   void copy_into(SnapshotMemory& memory);
 
-  // Collective: writes and syncs this rank's files in `directory`. Errors: system, naming the file,
-  // after this rank has received all data that other ranks send.
+  // Collective: writes and syncs this rank's files. Errors: system, naming the file, after
+  // receiving all data that other ranks send; ProcessGroup's.
   std::vector<ManifestFile> write(const std::filesystem::path& directory);
 
   const SavePlan& plan() const { return plan_; }
@@ -79,7 +79,7 @@ class CheckpointWriter {
   const SavePlan plan_;
   const CheckpointRanks ranks_;
   std::vector<at::Tensor> sources_;  // By index in the plan; undefined if this rank has no share.
-  std::size_t next_ = 0;  // The first tensor of the plan whose shares were not received yet.
+  std::size_t next_ = 0;             // The plan's first tensor whose shares were not received.
 };
 
 }  // namespace lockstep::checkpoint

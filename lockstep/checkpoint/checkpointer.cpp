@@ -63,7 +63,7 @@ CheckpointRanks ranks_of(const ProcessGroup& group, std::chrono::milliseconds ti
   return {group.split(/*color=*/0), timeout};
 }
 
-// Describes what a rank does with a plan, to compare ranks and for the Error.
+// To compare ranks, and for the Error.
 std::string text_of(const std::optional<std::int64_t>& step) {
   return step ? "saves step " + std::to_string(*step) : "prepares a copy";
 }
@@ -111,8 +111,7 @@ std::vector<StateRequest> requests_of(const CheckpointReader& reader, const Name
   return requests;
 }
 
-// Verifies this rank's share: adjacent tensors, so that each rank reads a range of the disk
-// sequentially.
+// Verifies adjacent tensors: each rank reads one disk range sequentially.
 void verify_share(const CheckpointReader& reader, const NamedStates& states,
                   const CheckpointRanks& ranks) {
   std::uint64_t all = 0;
@@ -141,13 +140,12 @@ std::vector<StateDict> read_all(const CheckpointReader& reader, const NamedState
   }
 }
 
-// Each rank verifies a share of all tensors, then reads the data that it requests, into the
-// program's memory if possible. Finally, the program's objects load it. A damaged checkpoint thus
-// changes nothing, and no second copy of the state is needed. Otherwise as load_checkpoint().
+// Each rank verifies a share of all tensors, then reads its data, into the program's memory if
+// possible. A damaged checkpoint thus changes nothing, without a second copy of the state.
 std::int64_t load_state(const fs::path& directory, const NamedStates& states,
                         const CheckpointRanks& ranks, UnknownParts unknown) {
   const InPhase phase(StepPhase::checkpoint);
-  // Rank 0 chooses: a training may be saving the next one.
+  // Rank 0 chooses: a training may be saving another.
   const fs::path checkpoint =
       ranks.rank_0("name of a checkpoint", [&] { return checkpoint::checkpoint_in(directory); });
 
@@ -184,7 +182,7 @@ class Checkpointer::Implementation {
   }
 
   ~Implementation() {
-    // If an exception ends the training, notify the other ranks without waiting for a disk.
+    // After an exception, notify other ranks without waiting for a disk.
     if (std::uncaught_exceptions() > exceptions_ && background_.joinable())
       ranks_.abort("an exception ends the training");
     if (background_.joinable()) background_.join();
@@ -239,7 +237,7 @@ class Checkpointer::Implementation {
     wait();
     skipped_.clear();
     Resumed resumed;
-    Fault fault = Fault::corrupt;  // Fault of the newest checkpoint.
+    Fault fault = Fault::corrupt;  // The newest checkpoint's.
     for (const fs::path& candidate : candidates()) {
       try {
         resumed.step = load_state(candidate, states, ranks_, UnknownParts::refuse);
@@ -280,7 +278,7 @@ class Checkpointer::Implementation {
     return paths;
   }
 
-  // Stores this rank's states in states_. Creates the folder of the step; prepare() passes none.
+  // Sets states_. Creates the folder of the step; prepare() passes none.
   SavePlan plan(const std::optional<std::int64_t>& step, const NamedStates& states) {
     const auto descriptions = ranks_.all("description of a state", [&] {
       states_ = dicts_of(states);
@@ -304,7 +302,7 @@ class Checkpointer::Implementation {
     return checkpoint::make_plan(descriptions);
   }
 
-  // Rejects a second job before it trains. A read-only folder can still be read.
+  // Rejects a second job before it trains. Accepts a read-only folder.
   void open_folder_to_resume() {
     checkpoint::require_folder(root_);
     if (const auto reason = checkpoint::why_not_writable(root_))
@@ -348,7 +346,7 @@ class Checkpointer::Implementation {
     }
   }
 
-  // Collective. With `async` it runs on the background thread.
+  // Collective. With `async` on the background thread.
   void write(std::int64_t step, CheckpointWriter& writer) {
     const std::unique_ptr<StagedCheckpoint> staged = std::move(staged_);
     const fs::path directory =
@@ -370,8 +368,8 @@ class Checkpointer::Implementation {
   const CheckpointRanks ranks_;
   const CheckpointerOptions options_;
   const int exceptions_ = std::uncaught_exceptions();
-  std::vector<fs::path> skipped_;  // Damaged checkpoints that resume() has skipped.
-  NamedStateDicts states_;         // Set while they are being saved.
+  std::vector<fs::path> skipped_;  // By resume(), as damaged.
+  NamedStateDicts states_;         // Set during a save.
 
   // Exists only on rank 0.
   struct Folder {
@@ -387,7 +385,7 @@ class Checkpointer::Implementation {
         if (background_.joinable()) background_.join();
       });
   Thread background_;
-  std::exception_ptr error_;  // Error of the background thread, set before it ends.
+  std::exception_ptr error_;  // Set by the background thread before it ends.
 };
 
 Checkpointer::Checkpointer(fs::path directory, const ProcessGroup& group,

@@ -1,25 +1,23 @@
-// Saves the state of a training, and resumes from the newest complete checkpoint
-// (docs/guide/checkpoints.md).
+// Saves and resumes the state of a training (docs/guide/checkpoints.md).
 //
 //   lockstep::Checkpointer checkpoints("runs/a", world, {.keep_last = 3, .async = true});
 //   checkpoints.resume(state);  // Without a checkpoint, changes nothing.
 //   ...
 //   if (step % 100 == 0) checkpoints.save(step, state);
 //
-// All ranks write a folder such as step-0000000100 together. It gets this name when all of it is
-// synced, and never changes afterwards. A folder with such a name is therefore complete, even if
-// processes are killed at any time.
+// All ranks together write a folder such as step-0000000100. It gets this name when synced, and
+// never changes afterwards: it is complete, even if processes are killed.
 //
-// All ranks must see the same folder. It is locked from the first resume() or save() until the
-// Checkpointer is destroyed. Gradients are not saved: do not save while they accumulate.
+// All ranks must see the same folder. The Checkpointer locks it from the first resume() or save()
+// until destruction. Gradients are not saved: do not save while they accumulate.
 //
 // Thread safety: none.
 // Lifetime: `state` need only outlive the call. destroy_process_group() waits for a background
-// write, but only logs its errors: call wait() first.
+// write, but does not report its errors: call wait() first.
 // Errors, equal on all ranks: system, naming the holder, if another job has locked the folder.
-// system, naming the file, if it cannot be written: the unfinished checkpoint is then removed.
-// mismatch if the ranks' states do not fit together; misuse; unsupported for tensor types that
-// safetensors lacks; those of ProcessGroup.
+// system, naming the file, if writing fails: the unfinished checkpoint is then removed. mismatch if
+// the ranks' states do not fit together; misuse; unsupported for types that safetensors lacks;
+// those of ProcessGroup.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -42,14 +40,14 @@
 namespace lockstep {
 
 struct CheckpointerOptions {
-  // Number of newest checkpoints to keep after each save; 0 keeps all.
+  // Newest checkpoints to keep; 0: all.
   int keep_last = 0;
 
-  // Checkpoints whose step is a multiple of this are never removed; 0 disables this.
+  // Also keeps checkpoints whose step is a multiple of this; 0: none.
   std::int64_t keep_every = 0;
 
-  // Whether save() returns after copying the state, which is written while training continues. The
-  // copies of all ranks together need the memory of one checkpoint.
+  // Whether save() returns after copying the state, and writes it in the background. The copies of
+  // all ranks together need the memory of one checkpoint.
   bool async = false;
 
   // Limit of each wait for other ranks, which may be writing to a slow disk.
@@ -81,31 +79,29 @@ class LOCKSTEP_API Checkpointer {
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
-  // Collective, optional, only with `async`. Allocates the memory for copies of `state` on a
-  // background thread. Otherwise the first save() allocates it, which takes longer than the copy.
-  // Call it after the first step: before, an optimizer has no state.
-  // Blocking: waits for a save in progress, and throws its error.
-  // Errors: misuse without `async`; system if a host has too little memory; mismatch and
-  // unsupported as save().
+  // Collective, optional. Allocates the memory for copies of `state` on a
+  // background thread. Otherwise the first save() does, which takes longer than the copy. Call it
+  // after the first step, when optimizers have state.
+  // Blocking: for a save in progress, whose error it throws.
+  // Errors: misuse without `async`; system for too little memory; mismatch and unsupported as
+  // save().
   void prepare(const NamedStates& state);
 
-  // Collective. Saves `state` as the state after `step` steps. With `async`, all ranks throw a
-  // background error in the next call of save(), prepare(), wait() or resume(), which does nothing
-  // else.
-  // Errors: misuse unless the step is higher than that of every checkpoint in the folder, except
-  // those that resume() has skipped. To go back, use another folder.
+  // Collective. Saves `state` as that after `step` steps. With `async`, the next call throws a
+  // background error, on all ranks, and does nothing else.
+  // Errors: misuse unless `step` exceeds that of every checkpoint in the folder, except those that
+  // resume() has skipped. To go back, use another folder.
   void save(std::int64_t step, const NamedStates& state);
 
   // Waits until the saved state is synced to the disk. Collective with `async`.
   void wait();
 
-  // Collective. Loads the newest undamaged checkpoint, verifies every byte, and logs newer
-  // checkpoints that it skipped, which the next save() renames. Returns nothing if there is no
-  // checkpoint. For a read-only folder, it logs a warning; programs that never save there call
-  // load_checkpoint() instead.
-  // Errors, with `state` unchanged: system if another job has locked the folder. corrupt or system
-  // if there are checkpoints, but none can be loaded. misuse, naming them, for parts, tensors or
-  // values that do not fit `state`. mismatch for two unequal tensors that are one in `state`.
+  // Collective. Loads the newest undamaged checkpoint, verifies every byte, and logs skipped newer
+  // checkpoints, which the next save() renames. Returns nothing without a checkpoint. Warns about a
+  // read-only folder; programs that never save there call load_checkpoint().
+  // Errors, with `state` unchanged unless the text differs: corrupt or system if no checkpoint can
+  // be loaded. misuse, naming them, for parts, tensors or values that do not fit `state`. mismatch
+  // for unequal tensors that are one in `state`.
   std::optional<Resumed> resume(const NamedStates& state);
 
  private:
@@ -113,21 +109,20 @@ class LOCKSTEP_API Checkpointer {
   const std::unique_ptr<Implementation> implementation_;
 };
 
-// Collective: loads one checkpoint on any number of ranks, or in one process without a group.
-// `directory` is its folder, or a folder of checkpoints, of which the latest is loaded. Returns its
-// step. All bytes are verified before `state` changes, then read again, usually from the page
-// cache. If that fails, `state` is partially updated, and the message reports it. Errors: as
-// CheckpointReader's and resume()'s, on all ranks.
+// Collective: loads a checkpoint, or the latest one in `directory`, on any number of ranks, or in
+// one process without a group. Ignores saved parts that `state` lacks. Returns the step. Loaded
+// bytes are verified before `state` changes, then read again. If that fails, the message reports
+// that `state` is partially updated. Errors: as CheckpointReader's and resume()'s, on all ranks.
 LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory,
                                           const NamedStates& state, const ProcessGroup& group);
 LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory,
                                           const NamedStates& state);
 
-// The newest checkpoint in `directory`, judged only by its name; empty if there is none.
+// The newest checkpoint in `directory`, judged only by its name.
 LOCKSTEP_API std::optional<std::filesystem::path> latest_checkpoint(
     const std::filesystem::path& directory);
 
-// All checkpoints in `directory`, newest first, judged only by their names.
+// All of them, newest first.
 LOCKSTEP_API std::vector<std::filesystem::path> list_checkpoints(
     const std::filesystem::path& directory);
 

@@ -52,13 +52,13 @@ class Parts : public Stateful {
 // The boxes of one rank of several.
 using Cut = std::function<Boxes(const Shape&, int rank, int ranks)>;
 
-// Part `rank` of `size`; all parts have about equal sizes.
+// Part `rank` of `size`; all are about equal.
 std::pair<std::int64_t, std::int64_t> even(std::int64_t size, int rank, int ranks) {
   const std::int64_t begin = size * rank / ranks;
   return {begin, size * (rank + 1) / ranks - begin};
 }
 
-// Rank 0 has nothing, and each rank about twice as much as the previous one.
+// Rank 0 has nothing, and each rank about twice the previous one's.
 std::pair<std::int64_t, std::int64_t> uneven(std::int64_t size, int rank, int ranks) {
   const auto begin_of = [&](int r) {
     return r == 0 ? 0 : size * ((1 << (r - 1)) - 1) / ((1 << (ranks - 1)) - 1);
@@ -68,7 +68,7 @@ std::pair<std::int64_t, std::int64_t> uneven(std::int64_t size, int rank, int ra
   return {begin, end - begin};
 }
 
-// `segments` adjacent segments of equal size along `dim`, each of which is cut.
+// `segments` adjacent segments of equal size along `dim`, each cut.
 Cut cut_along(std::size_t dim, decltype(&even) split = even, int segments = 1) {
   return [=](const Shape& shape, int rank, int ranks) {
     Boxes boxes{.list = {}, .cat_dim = static_cast<std::int64_t>(dim)};
@@ -176,7 +176,7 @@ TEST_F(CheckpointsOfBoxes, AreLoadedWithThreeDimensions) {
                                                         {"crossed", crossed}});
 }
 
-// Larger than one read, so that runs begin and end in the middle of a read.
+// Runs begin and end in the middle of a read.
 TEST_F(CheckpointsOfBoxes, AreLoadedWhenLargerThanOneRead) {
   expect_any_to_any(at::randn({701, 603}), {{"rows", cut_along(0, uneven)},
                                             {"qkv columns", cut_along(1, even, 3)},
@@ -389,13 +389,13 @@ TEST_F(CheckpointsOfBoxes, AreNotLoadedFromADamagedFile) {
   stream.seekp(-1, std::ios::end);
   stream.put('\x55');
   stream.close();
-  const at::Tensor local = at::zeros({4, 2});  // The damaged byte is outside of its part.
+  const at::Tensor local = at::zeros({4, 2});  // The damaged byte is outside its part.
   Parts parts(StateRequest{{"weight", all_of({.list = {{{0, 1}, {4, 2}}}}, local)}});
   EXPECT_EQ(test::fault_of([&] { load_checkpoint(root(), {{"model", &parts}}); }), Fault::corrupt);
   EXPECT_TRUE(at::equal(local, at::zeros({4, 2})));
 }
 
-// Number of reads of this process; -1 if the kernel does not count them.
+// This process's reads; -1 if the kernel does not count them.
 std::int64_t reads_so_far() {
   std::ifstream counters("/proc/self/io");
   std::string name;

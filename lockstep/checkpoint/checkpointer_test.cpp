@@ -481,7 +481,7 @@ TEST_F(Checkpoints, ReportABackgroundFailureAtTheNextCall) {
   EXPECT_EQ(fs::read_symlink(root() / "latest"), "step-0000000002");
 }
 
-// The result of scp -r or cp -rL: `latest` is a folder, a second copy of its target.
+// After scp -r or cp -rL: `latest` is a copy of its target folder.
 class CopiedCheckpoints : public Checkpoints {
  protected:
   CopiedCheckpoints() {

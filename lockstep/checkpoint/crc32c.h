@@ -7,9 +7,11 @@
 #include <cstdint>
 #include <span>
 
+#include "lockstep/base/api.h"
+
 namespace lockstep {
 
-// Extends `crc`, the CRC of the preceding bytes, by `bytes`.
-std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc = 0);
+// Extends `crc`, that of the preceding bytes.
+LOCKSTEP_API std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t crc = 0);
 
 }  // namespace lockstep

@@ -50,7 +50,7 @@ bool are_bytewise_equal(const at::Tensor& a, const at::Tensor& b) {
 // Elements.
 constexpr std::int64_t converted_at_once = 1 << 20;
 
-// Tensors on the disk under the model's names, from any source.
+// Tensors on the disk, under the model's names.
 class SavedWeights {
  public:
   SavedWeights(const fs::path& path, const LoadWeightsOptions& options) : part_(options.part) {
@@ -72,8 +72,8 @@ class SavedWeights {
     }
   }
 
-  // Chooses the types to load. Returns the names that keep their values. Errors: misuse, as
-  // weight_fit.h; unsupported for types that LibTorch lacks.
+  // Chooses types. Returns the names that keep their values.
+  // Errors: as load_weights().
   std::vector<std::string> fit(const std::optional<StateTargets>& targets,
                                const LoadWeightsOptions& options) {
     require(targets || (!options.convert_types && options.may_be_missing.empty()),
@@ -207,7 +207,7 @@ class SavedWeights {
     return checkpoint_->read(part_, {{source.name, range}}).tensors.at(source.name).data;
   }
 
-  // In chunks, except from a checkpoint, where each partial read verifies the whole tensor.
+  // In chunks, except from a checkpoint, where each read verifies the whole tensor.
   at::Tensor read_converted(const std::string& name, const Source& source,
                             const ElementRange& range) const {
     if (!range.into.defined()) return read_stored(source, range).to(type_of(name));
@@ -244,7 +244,7 @@ class SavedWeights {
   StateDict contents_;
 };
 
-// Collective. Errors: mismatch if the facts of the ranks differ.
+// Collective. Errors: mismatch.
 void agree(const CheckpointRanks& ranks, std::string_view what,
            const std::function<Facts()>& mine) {
   std::vector<Facts> facts;
@@ -257,7 +257,7 @@ void agree(const CheckpointRanks& ranks, std::string_view what,
   throw Error(Fault::mismatch, text);
 }
 
-// Adds the path to an Error whose text does not begin with it.
+// Adds the path to Errors that lack it.
 template <class Action>
 auto naming(const fs::path& path, Action action) {
   try {
@@ -270,7 +270,6 @@ auto naming(const fs::path& path, Action action) {
   }
 }
 
-// Maps each name to the first name of the same tensor.
 std::map<std::string, std::string> first_names_of(const std::optional<StateTargets>& targets,
                                                   const LoadWeightsOptions& options) {
   std::map<std::string, std::string> names = options.first_names;
@@ -284,7 +283,7 @@ LoadedWeights load(Stateful& state, const fs::path& path, const CheckpointRanks&
   agree(ranks, "which weights to load", [&] {
     return Facts{{"the path", path.string()}, {"the part", options.part}};
   });
-  // Rank 0 chooses: a training may be saving the next one.
+  // Rank 0 chooses: a training may be saving another.
   const fs::path found = ranks.rank_0("place of weights", [&] { return place_of_weights(path); });
   std::optional<SavedWeights> saved;
   StateRequest request;

@@ -26,7 +26,7 @@ constexpr std::array<std::string_view, 5> file_keys{"name", "part", "bytes", "he
                                                     "tensors"};
 constexpr std::string_view special_key = "double";  // {"double": "inf"}: JSON has no such number.
 
-// Every manifest ends with these two texts and a CRC-32C between them.
+// A manifest ends with these, and a CRC-32C between them.
 constexpr std::string_view before_crc = ",\n  \"crc32c\": \"";
 constexpr std::string_view after_crc = "\"\n}\n";
 constexpr std::size_t crc_digits = 8;
@@ -71,7 +71,7 @@ bool is_file_name(std::string_view name, std::string_view part) {
          drop_prefix(name, "-of-") && drop_number(name) && name == ".safetensors";
 }
 
-// `seen` has the tensors of earlier files.
+// `seen`: tensors of earlier files.
 std::optional<std::string> complaint(
     const ManifestFile& file, const Manifest& manifest,
     std::set<std::pair<std::string_view, std::string_view>>& seen) {
@@ -86,7 +86,7 @@ std::optional<std::string> complaint(
   return std::nullopt;
 }
 
-// Rules for manifests that do not depend on the JSON text.
+// Rules beyond the JSON text.
 std::optional<std::string> complaint(const Manifest& manifest) {
   if (manifest.step < 0) return "the step " + std::to_string(manifest.step) + " is negative";
   if (manifest.world_size < 1)
@@ -109,7 +109,7 @@ std::string encoded(const std::string& text) { return checkpoint::json_text("man
 std::string encoded(bool value) { return value ? "true" : "false"; }
 std::string encoded(std::int64_t value) { return std::to_string(value); }
 
-// Finite numbers have a point or an exponent, and enough digits to restore them exactly.
+// With a point or exponent, and enough digits for the exact number.
 std::string encoded(double value) {
   if (std::isfinite(value)) return nlohmann::json(value).dump();
   const char* name = std::isnan(value) ? "nan" : value > 0 ? "inf" : "-inf";
@@ -126,7 +126,7 @@ std::string encoded(const StateValue& value) {
   return std::visit([](const auto& alternative) { return encoded(alternative); }, value);
 }
 
-// The lines of members, indented by `indent`, without brackets.
+// Without brackets.
 template <class Members, class Line>
 std::string lines(const Members& members, const std::string& indent, Line line) {
   std::string text;
@@ -373,12 +373,12 @@ class ManifestReader final : public checkpoint::StrictJson {
   }
 
   Place place_ = Place::outside;
-  std::string key_;     // The latest key.
+  std::string key_;
   Fields fields_;       // Keys of the manifest so far.
-  Fields file_fields_;  // Keys of `file_` so far.
-  ManifestFile file_;   // The file being read.
-  std::string part_;    // The part whose values are being read.
-  std::string name_;    // Name of the value being read.
+  Fields file_fields_;  // Keys of `file_`.
+  ManifestFile file_;
+  std::string part_;  // Part of the current values.
+  std::string name_;  // Name of the current value.
   std::vector<double> list_;
   std::optional<double> special_;
   Place around_special_ = Place::part;

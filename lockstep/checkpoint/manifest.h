@@ -1,5 +1,5 @@
-// manifest.json: the contents of a checkpoint, with checksums (docs/checkpoint-format.md). Does not
-// depend on LibTorch, so that it can be fuzzed.
+// manifest.json: the contents of a checkpoint, with checksums (docs/checkpoint-format.md). Needs no
+// LibTorch, for fuzzing.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,8 +15,8 @@
 namespace lockstep {
 
 struct ManifestFile {
-  std::string name;  // In the manifest's own folder, such as "model-00001-of-00002.safetensors".
-  std::string part;  // Part of the state, for example "model".
+  std::string name;  // Such as "model-00001-of-00002.safetensors".
+  std::string part;  // Part of the state, such as "model".
   std::uint64_t bytes = 0;
   std::uint32_t header_crc32c = 0;               // Covers all bytes before the tensors' data.
   std::map<std::string, std::uint32_t> tensors;  // CRC-32C of each tensor's data.
@@ -26,14 +26,14 @@ struct Manifest {
   std::int64_t step = 0;
   int world_size = 1;  // Number of ranks that saved it.
   std::vector<ManifestFile> files;
-  std::map<std::string, StateValues> values;  // For each part, also parts without values.
+  std::map<std::string, StateValues> values;  // For each part.
 };
 
 // In bytes.
 inline constexpr std::uint64_t manifest_limit = 64 << 20;
 
-// Returns JSON in UTF-8. Its last member is the CRC-32C of all bytes before it. Errors: misuse for
-// a text that is not UTF-8, for an invalid name of a file or part, and beyond the limit.
+// Returns JSON whose last member is the CRC-32C of all bytes before it. Errors: misuse for text
+// that is not UTF-8, an invalid name of a file or part, and beyond the limit.
 std::string format_manifest(const Manifest& manifest);
 
 // Errors: corrupt, naming `file` and the problem, for everything that format_manifest() would not

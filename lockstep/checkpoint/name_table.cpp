@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-// libstdc++'s regular expressions use stack for every byte of a name, and names are untrusted.
+// libstdc++'s regular expressions use stack per byte, and names are untrusted.
 constexpr std::size_t longest_name = 1000;
 
 std::regex compiled(const std::string& pattern) {

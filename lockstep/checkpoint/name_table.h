@@ -1,5 +1,5 @@
-// Rules that map tensor names in another program's file to names in a module. Thread safety:
-// several threads may call const members at once.
+// Rules that map tensor names in another program's file to names in a module. Thread safety: const
+// members may run concurrently.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,26 +16,25 @@
 namespace lockstep {
 
 struct NameRule {
-  // A regular expression (std::regex, ECMAScript) for the whole name. Names of more than 1000 bytes
-  // never match.
+  // A std::regex (ECMAScript) for the whole name. Names beyond 1000 bytes never match.
   std::string pattern;
 
-  // "$1" and so on stand for the pattern's groups, "$&" for the whole name.
+  // "$1" and so on are the pattern's groups, "$&" is the whole name.
   std::string replacement = "$&";
 
   bool transpose = false;  // Whether the file has the transposed matrix.
-  bool ignore = false;     // Whether the module lacks this tensor.
+  bool ignore = false;     // Whether to skip this tensor.
 };
 
-// An ordered list of rules. The first rule that matches a name applies. Names without a matching
-// rule do not change. A table for save_weights() maps the module's names to the file's.
+// The first rule that matches a name applies. Other names do not change. For save_weights(), a
+// table maps the module's names to the file's.
 //
 //   const lockstep::NameTable names{
 //       {.pattern = R"(h\.(\d+)\.(.+))", .replacement = "blocks.$1.$2"},  // From GPT-2.
 //       {.pattern = R"(.+\.masked_bias)", .ignore = true}};
 //   lockstep::load_weights(*model, "model.safetensors", names);
 //
-// Errors: misuse for a pattern that is not a regular expression.
+// Errors: misuse for an invalid pattern.
 class LOCKSTEP_API NameTable {
  public:
   NameTable() = default;  // Keeps all names.
@@ -55,7 +54,7 @@ class LOCKSTEP_API NameTable {
   std::shared_ptr<const std::vector<Rule>> rules_;
 };
 
-// Whether one of these regular expressions, as in NameRule, matches the whole name.
+// Regular expressions as in NameRule, of which one must match.
 class LOCKSTEP_API NamePatterns {
  public:
   // Errors: misuse as NameTable's.
@@ -63,14 +62,14 @@ class LOCKSTEP_API NamePatterns {
   bool match(const std::string& name) const;
 
  private:
-  NameTable table_;  // Ignores the names that match.
+  NameTable table_;  // Ignores matching names.
 };
 
 // A pattern that matches only this name.
 LOCKSTEP_API std::string exact_pattern(std::string_view name);
 
-// Removes `prefix` from names, such as "module." of Python's DistributedDataParallel, or
-// "_orig_mod." of torch.compile.
+// Removes `prefix`, such as "module." of Python's DistributedDataParallel, or "_orig_mod." of
+// torch.compile.
 LOCKSTEP_API NameTable without_prefix(const std::string& prefix);
 
 }  // namespace lockstep

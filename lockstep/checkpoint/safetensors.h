@@ -1,11 +1,10 @@
-// Saves and loads tensors in single safetensors files. weights.h saves and loads modules.
+// Saves and loads tensors in single safetensors files. For modules: weights.h.
 //
-// Saving writes a temporary file and renames it, so the file is complete at any time, old or new.
-// The bytes equal those of the reference writer. Tensors may have any device and strides; they are
-// copied to the CPU one at a time.
+// Saving writes a temporary file and renames it: the file is always complete, old or new. The bytes
+// equal the reference writer's. Tensors may have any device and strides; they are copied to the CPU
+// one at a time.
 //
-// Blocking: saving returns when the file is durable. Errors: system, with the file's name; each
-// function lists more.
+// Blocking: saving returns when the file is durable. Errors: system, with the file's name.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,15 +25,14 @@ struct Safetensors {
   std::map<std::string, std::string> metadata;
 };
 
-// Errors: misuse for a name that occurs twice or is not UTF-8, and for an undefined tensor.
-// unsupported for a tensor that is not dense, or of a type that the format lacks, such as
-// complex128.
+// Errors: misuse for a name that is repeated or not UTF-8, and for an undefined tensor. unsupported
+// for a tensor that is not dense, or of a type that the format lacks, such as complex128.
 LOCKSTEP_API void save_safetensors(const std::filesystem::path& file, const NamedTensors& tensors,
                                    const std::map<std::string, std::string>& metadata = {});
 
 // Loads all tensors, or those with these names. Errors: corrupt, naming file and tensor, before
-// memory of a claimed size is allocated. misuse for a name that the file lacks. unsupported for a
-// type that LibTorch lacks, such as F4.
+// allocating memory of a claimed size. misuse for a missing name. unsupported for a type that
+// LibTorch lacks, such as F4.
 LOCKSTEP_API Safetensors load_safetensors(const std::filesystem::path& file);
 LOCKSTEP_API Safetensors load_safetensors(const std::filesystem::path& file,
                                           const std::vector<std::string>& names);

@@ -59,7 +59,7 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 constexpr std::uint64_t length_size = 8;
 
-// Bytes per read, which stay in the cache for their checksum.
+// Bytes per read: they stay in the cache for the checksum.
 constexpr std::size_t read_size = 256 << 10;
 
 // O_NONBLOCK: opening a FIFO must not wait for a writer.
@@ -69,7 +69,7 @@ FileDescriptor open_to_read(const std::filesystem::path& path) {
   return fd;
 }
 
-// A truncated pickle has no end. Safetensors have '{' behind the length.
+// Also of a truncated pickle. Safetensors have '{' behind the length.
 bool is_beginning_of_pickle(const std::byte* bytes) {
   return bytes[0] == std::byte{0x80} && bytes[1] >= std::byte{2} && bytes[1] <= std::byte{5} &&
          bytes[length_size] != std::byte{'{'};
@@ -110,7 +110,7 @@ void refuse_other_format(const std::string& name, const FileDescriptor& fd, std:
                                  std::string(remedy_of(*format)));
 }
 
-// A bool with a value other than 0 and 1 is undefined behaviour.
+// Other bools than 0 and 1 are undefined behaviour.
 void require_truth_values(const std::string& file, const SafetensorsEntry& entry,
                           std::span<const std::byte> values) {
   const auto wrong =
@@ -175,7 +175,7 @@ SafetensorsFile::SafetensorsFile(std::string name, FileDescriptor fd,
   try {
     read_header(expected);
   } catch (const Error& error) {
-    // A file of a checkpoint is damaged safetensors, never another format.
+    // A checkpoint's file never has another format.
     if (error.fault() == Fault::corrupt && !expected) refuse_other_format(name_, fd_, size_);
     throw;
   }
@@ -184,7 +184,7 @@ SafetensorsFile::SafetensorsFile(std::string name, FileDescriptor fd,
 std::uint32_t SafetensorsFile::read(const SafetensorsEntry& entry, std::uint64_t begin,
                                     std::span<std::byte> out, std::uint32_t crc) const {
   std::uint64_t offset = data_offset_ + entry.begin + begin;
-  // The kernel reads ahead while the first bytes are checksummed.
+  // The kernel reads ahead during the first checksums.
   ::posix_fadvise(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(out.size()),
                   POSIX_FADV_WILLNEED);
   while (!out.empty()) {

@@ -28,19 +28,18 @@ LOCKSTEP_API at::ScalarType scalar_type_of(const SafetensorsEntry& entry,
                                            const std::string& file = "safetensors");
 LOCKSTEP_API std::optional<at::ScalarType> find_scalar_type(SafetensorsType type);
 
-// The header entry for `tensor`, without begin and end. Errors: misuse, with the name, for an
-// undefined tensor; unsupported for a tensor that is not dense or whose type the format lacks.
+// Without begin and end. Errors: misuse, with the name, for an undefined tensor; unsupported for a
+// tensor that is not dense or whose type the format lacks.
 SafetensorsEntry entry_for(const std::string& name, const at::Tensor& tensor);
 
 inline constexpr std::string_view pickle_remedy =
     "Lockstep does not read pickles of Python: load them in Python and write them with "
     "save_pretrained() or safetensors.torch.save_file()";
 
-// A file opened for reading, in parts of any size.
+// A file opened for reading.
 // Thread safety: several threads may call read() at once.
-// Errors: corrupt, naming file and tensor, before memory of a claimed size is allocated. system if
-// the file cannot be read. misuse, with the format, for a file of another known format, such as a
-// pickle.
+// Errors: corrupt, naming the file and, if known, the tensor, before allocating a claimed size.
+// System if it cannot be read. Without Expected, misuse for another known format, such as a pickle.
 class LOCKSTEP_API SafetensorsFile {
  public:
   // From the manifest of its checkpoint.
@@ -51,15 +50,15 @@ class LOCKSTEP_API SafetensorsFile {
 
   explicit SafetensorsFile(const std::filesystem::path& path);
 
-  // `fd` is the open file, of any kind; `name` is for messages.
+  // `name` is for messages.
   SafetensorsFile(std::string name, FileDescriptor fd, const std::optional<Expected>& expected);
 
   const std::string& name() const { return name_; }
   std::uint64_t size() const { return size_; }
   const SafetensorsHeader& header() const { return header_; }
 
-  // Reads bytes [begin, begin + out.size()) of the data of `entry`. Returns `crc` extended by them
-  // (CRC-32C).
+  // Reads bytes [begin, begin + out.size()) of an entry's data. Returns `crc` (CRC-32C) extended by
+  // them.
   std::uint32_t read(const SafetensorsEntry& entry, std::uint64_t begin, std::span<std::byte> out,
                      std::uint32_t crc = 0) const;
 
@@ -74,13 +73,13 @@ class LOCKSTEP_API SafetensorsFile {
   SafetensorsHeader header_;
 };
 
-// Writes a file one tensor at a time, so that only one tensor need be in memory.
+// Writes a file with one tensor at a time in memory.
 //
 //   lockstep::SafetensorsWriter out(file, tensors);  // Reads only types and shapes.
 //   for (const std::string& name : out.order()) out.write(read(name));
 //   out.commit();                                    // Replaces an existing file.
 //
-// Errors: as save_safetensors(); misuse for a tensor that is not the next one.
+// Errors: as save_safetensors(); misuse for another type or shape than the next tensor's.
 class LOCKSTEP_API SafetensorsWriter {
  public:
   SafetensorsWriter(const std::filesystem::path& file, const NamedTensors& tensors,
@@ -89,7 +88,7 @@ class LOCKSTEP_API SafetensorsWriter {
   SafetensorsWriter(const SafetensorsWriter&) = delete;
   SafetensorsWriter& operator=(const SafetensorsWriter&) = delete;
 
-  // Names of the tensors in file order.
+  // In file order.
   const std::vector<std::string>& order() const;
 
   void write(const at::Tensor& tensor);

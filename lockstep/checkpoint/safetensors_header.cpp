@@ -154,9 +154,9 @@ class HeaderReader final : public checkpoint::StrictJson {
   }
 
   Place place_ = Place::file;
-  std::string key_;                  // The latest key.
-  std::vector<std::string> fields_;  // Keys of the current entry so far.
-  int offsets_ = 0;                  // Number of offsets read for the current entry.
+  std::string key_;
+  std::vector<std::string> fields_;  // Keys of the current entry.
+  int offsets_ = 0;                  // Read for the current entry.
   SafetensorsEntry entry_;
   std::unordered_set<std::string> names_;
   SafetensorsHeader header_;
@@ -201,7 +201,7 @@ std::string as_json(const SafetensorsEntry& entry) {
   return text;
 }
 
-// Appends to an object whose text so far is `json`.
+// `json` is the unfinished object.
 void append_member(std::string& json, const std::string& member) {
   if (json.back() != '{') json += ',';
   json += member;

@@ -1,6 +1,5 @@
-// The header of a safetensors file (https://github.com/huggingface/safetensors): its tensors and
-// their positions. A file consists of the header's length in 8 bytes, little-endian; the header, a
-// JSON object; then the data.
+// The header of a safetensors file (https://github.com/huggingface/safetensors). A file consists of
+// the header's length in 8 bytes, little-endian; the header, a JSON object; then the data.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -17,8 +16,7 @@
 namespace lockstep {
 
 // In the order of the reference writer (safetensors/src/tensor.rs), which writes the last of these
-// types first, so that each tensor is aligned to its elements. OTHER stands for types that LibTorch
-// lacks, such as F4.
+// types first, to align each tensor to its elements. OTHER: all other types, such as F4.
 enum class SafetensorsType {
   OTHER,
   BOOL,
@@ -59,27 +57,27 @@ struct SafetensorsHeader {
   std::map<std::string, std::string> metadata;
 };
 
-// Maximum length of a header, as in the reference reader.
+// The reference reader's limit.
 inline constexpr std::uint64_t safetensors_header_limit = 100'000'000;
 
 // Errors: corrupt, naming `file` and tensor. Each entry's size must fit its type and shape, names
-// must be unique, and the entries must cover the `data_size` bytes of data exactly. Type OTHER may
-// have any size.
+// must be unique, and the entries must cover the `data_size` bytes exactly. Type OTHER may have any
+// size.
 SafetensorsHeader parse_safetensors_header(std::string_view file, std::string_view json,
                                            std::uint64_t data_size);
 
-// Sorts the entries as the reference writer and sets begin and end. Errors: misuse for a repeated
-// or invalid name, and for type OTHER.
+// Sorts the entries, and sets begin and end. Errors: misuse for a repeated or reserved name, type
+// OTHER, and a size beyond 63 bits.
 void lay_out(SafetensorsHeader& header);
 
-// Length and JSON of a header after lay_out(), padded to a multiple of 8 bytes. Errors: misuse for
-// text that is not UTF-8 and for a header beyond the limit.
+// Length and JSON after lay_out(), padded to a multiple of 8 bytes. Errors: misuse for text that is
+// not UTF-8, and for JSON beyond the limit.
 std::string format_safetensors_header(const SafetensorsHeader& header);
 
 // Type and shape, such as "F32 [2, 3]".
 LOCKSTEP_API std::string describe(const SafetensorsEntry& entry);
 
-// Quotes a name for messages; names in files may be very long or contain control characters.
+// Quotes a name, perhaps long or with control characters, for messages.
 LOCKSTEP_API std::string shown(std::string_view name);
 
 }  // namespace lockstep

@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::string_view map_key = "weight_map";
 
-// An index is untrusted: never read a file of another folder.
+// An untrusted index must not lead to another folder.
 bool lies_in_folder(const std::filesystem::path& file) {
   return !file.empty() && file.is_relative() && file.has_filename() &&
          std::ranges::find(file, "..") == file.end();
@@ -70,7 +70,7 @@ class IndexReader final : public checkpoint::StrictJson {
   bool null() override { return require_ignored("null"); }
 
  private:
-  // Only values outside of the weight_map may have any type.
+  // Only values outside of weight_map may have any type.
   bool require_ignored(const char* kind) const {
     if (depth_ == 0 || is_in_map_ || (depth_ == 1 && key_ == map_key))
       fail(std::string("unexpected ") + kind);
@@ -84,7 +84,7 @@ class IndexReader final : public checkpoint::StrictJson {
   int depth_ = 0;
   bool is_in_map_ = false;
   bool has_map_ = false;
-  std::string key_;  // The latest key.
+  std::string key_;
   SafetensorsIndex index_;
 };
 

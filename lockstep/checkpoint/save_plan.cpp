@@ -33,7 +33,7 @@ struct Holding {
 struct Holdings {
   PlannedTensor tensor;
   bool in_parts = false;  // Whether a rank has only a part.
-  bool in_boxes = false;  // Whether a rank has boxes.
+  bool in_boxes = false;
   std::vector<Holding> of;
 };
 
@@ -56,7 +56,6 @@ std::int64_t elements_of(const SafetensorsEntry& entry) {
   return static_cast<std::int64_t>(size_in_bytes(entry) / size_of(entry.type));
 }
 
-// No boxes if they are one that covers a tensor of `shape`.
 Boxes without_whole(const Boxes& boxes, const std::vector<std::int64_t>& shape) {
   const Box all{.offsets = std::vector<std::int64_t>(shape.size()), .sizes = shape};
   return boxes.list.size() == 1 && boxes.list[0] == all ? Boxes() : boxes;
@@ -146,7 +145,7 @@ void add(const Json& item, int rank, std::map<Key, Holdings>& all) {
   holdings.tensor.strides = tensor.strides;
 }
 
-// The ranks that have the whole tensor; only the lowest one if its tensor counts.
+// Ranks with the whole tensor; only the lowest one if its tensor counts.
 std::vector<int> whole_on(const Key& key, const Holdings& holdings) {
   std::vector<int> ranks;
   bool of_rank_0 = false;
@@ -172,7 +171,7 @@ std::vector<RankBox> boxes_of(const Holdings& holdings) {
   return boxes;
 }
 
-// Sets the tensor's grid, and disjoint shares that cover it.
+// Sets the grid, and disjoint shares.
 void share_out(const Key& key, Holdings& holdings) {
   PlannedTensor& tensor = holdings.tensor;
   tensor.grid =
@@ -189,7 +188,7 @@ void share_out(const Key& key, Holdings& holdings) {
     }
 }
 
-// Compares as text, in which NaNs are equal.
+// As text, NaNs are equal.
 bool are_equal(const StateValue& a, const StateValue& b) {
   const auto text = [](const StateValue& value) {
     Manifest manifest;
@@ -210,8 +209,8 @@ void add_values(const std::map<std::string, StateValues>& of_rank, int rank,
     }
 }
 
-// Each tensor goes to the candidate with the fewest bytes so far: tensors with a single candidate
-// first, then the largest.
+// Gives each tensor to the candidate with the fewest bytes: tensors with one candidate first, then
+// the largest.
 void choose_writers(std::vector<PlannedTensor>& tensors,
                     const std::vector<std::vector<int>>& candidates, std::size_t ranks) {
   std::vector<std::size_t> order(tensors.size());
@@ -227,7 +226,7 @@ void choose_writers(std::vector<PlannedTensor>& tensors,
   }
 }
 
-// Sorted as lay_out() orders the tensors of a file.
+// As lay_out().
 std::vector<std::pair<Key, Holdings>> in_order_of_files(const std::map<Key, Holdings>& all) {
   std::vector<std::pair<Key, Holdings>> ordered(all.begin(), all.end());
   std::ranges::stable_sort(ordered, [](const auto& a, const auto& b) {

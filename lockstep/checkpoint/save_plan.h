@@ -1,5 +1,5 @@
-// The assignment of tensors to ranks. One of the ranks that have a tensor writes all of it, and all
-// ranks write about as many bytes. Each rank computes the same plan.
+// Assigns tensors to ranks. One of the ranks that have a tensor writes all of it; ranks write about
+// equally many bytes. Each rank computes the same plan.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,7 +23,7 @@ using NamedStateDicts = std::vector<std::pair<std::string, StateDict>>;
 struct PlannedTensor {
   struct Share {
     int rank = 0;
-    std::int64_t elements = 0;  // Number of elements that are sent to the writer.
+    std::int64_t elements = 0;  // Elements sent to the writer.
     std::vector<PlacedBox> boxes;
   };
 
@@ -33,8 +33,8 @@ struct PlannedTensor {
   int writer = 0;
   std::vector<Share> shares;  // Disjoint. Empty if the writer has the whole tensor.
 
-  // The shape to which the boxes of shares refer. It is the tensor's, or one dimension if all ranks
-  // have ranges of elements in the order of `strides`.
+  // The shape to which the shares' boxes refer: the tensor's, or one dimension if all ranks have
+  // ranges of elements in the order of `strides`.
   std::vector<std::int64_t> grid;
 
   std::uint64_t bytes() const { return entry.end; }
@@ -45,13 +45,12 @@ struct SavePlan {
   std::map<std::string, StateValues> values;
 };
 
-// One rank's state as text. Errors: misuse for an invalid part, a name that is not UTF-8, an
-// undefined tensor, and boxes or elements outside of the tensor. unsupported for a type that
-// safetensors lacks.
+// Errors: misuse for an invalid part, a name that is not UTF-8, an undefined tensor, and boxes or
+// elements outside of the tensor. unsupported for a type that safetensors lacks.
 std::string describe(const NamedStateDicts& states);
 
 // Errors: mismatch, naming the tensor or value, if the ranks' parts, types, shapes or values
-// differ. mismatch for gaps or overlaps of their parts of a tensor (state.h).
+// differ. mismatch for gaps or overlaps of parts (state.h).
 SavePlan make_plan(const std::vector<std::string>& descriptions);
 
 // "model-00001-of-00002.safetensors" for the first of two files.

@@ -45,10 +45,10 @@ constexpr std::string_view staging_name = ".weights.tmp";
 struct Output {
   std::string source;  // Name in the model.
   bool is_transposed = false;
-  at::Tensor meta;  // Has the type and shape in the file.
+  at::Tensor meta;  // Type and shape in the file.
 };
 
-// By their names in the file.
+// By name in the file.
 using Shard = std::map<std::string, Output>;
 
 using Read = std::function<at::Tensor(const std::string& name)>;
@@ -62,9 +62,8 @@ at::Tensor meta_of(const at::Tensor& tensor, bool is_transposed,
                    at::dtype(converts ? *options.type : tensor.scalar_type()).device(at::kMeta));
 }
 
-// Divides the tensors into files in their order, as huggingface_hub does, by types and shapes.
-// Errors: misuse unless `options` maps the names to different ones; unsupported for types that
-// safetensors lacks.
+// Divides the tensors into files in order, as huggingface_hub does.
+// Errors: misuse if `options` maps names to one; unsupported for types that safetensors lacks.
 std::vector<Shard> divided(const NamedTensors& tensors, const SaveWeightsOptions& options) {
   std::vector<Shard> shards(1);
   std::map<std::string, std::string> sources;  // By name in the files.
@@ -81,7 +80,7 @@ std::vector<Shard> divided(const NamedTensors& tensors, const SaveWeightsOptions
              target->name;
     });
     Output output{name, target->transposed, meta_of(tensor, target->transposed, options)};
-    entry_for(target->name, output.meta);  // Throws for a type that safetensors lacks.
+    entry_for(target->name, output.meta);  // May throw.
     if (!shards.back().empty() && bytes + output.meta.nbytes() > options.max_shard_bytes) {
       shards.emplace_back();
       bytes = 0;
@@ -99,12 +98,12 @@ std::string file_name(std::size_t shard, std::size_t shards) {
   return name.data();
 }
 
-// Removes weights of an earlier save_weights(), also of a killed one. `kept` may stay, because a
-// single file is replaced atomically.
+// Removes weights of an earlier, perhaps killed, save_weights(). `kept` may stay: a single file is
+// replaced atomically.
 void remove_earlier(const fs::path& folder, const std::string& kept) {
   static const std::regex pattern(R"(model(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?)");
   const std::string index = "model" + std::string(safetensors_index_ending);
-  fs::remove(folder / index);  // First, because the remaining files are then not a model.
+  fs::remove(folder / index);  // First: the other files are then no model.
   std::vector<fs::path> earlier;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder)) {
     const std::string name = entry.path().filename().string();
@@ -141,8 +140,7 @@ void write_index(const fs::path& folder, const std::vector<Shard>& shards) {
   file.commit();
 }
 
-// Folders that a call creates. Without success, the destructor removes those that are new and
-// empty.
+// Without keep(), the destructor removes new, empty folders.
 class NewFolders {
  public:
   explicit NewFolders(const fs::path& folder) {
@@ -163,7 +161,7 @@ class NewFolders {
   std::vector<fs::path> missing_;  // Innermost first.
 };
 
-// Removes its files, and folders that it created, after an Error.
+// After an Error, removes its files and new folders.
 void write_folder(const fs::path& folder, const std::vector<Shard>& shards, const Read& read) {
   NewFolders created(folder);
   try {
@@ -186,7 +184,7 @@ void write_folder(const fs::path& folder, const std::vector<Shard>& shards, cons
   created.keep();
 }
 
-// The checkpoint from which rank 0 writes the files. The destructor removes its folder.
+// The checkpoint from which rank 0 writes the files.
 class StagingFolder {
  public:
   StagingFolder(fs::path path, int rank) : path_(std::move(path)), rank_(rank) {}
@@ -197,7 +195,7 @@ class StagingFolder {
   const fs::path& path() const { return path_; }
 
   void remove() const {
-    std::error_code ignored;  // If the folder remains, it does not affect the model beside it.
+    std::error_code ignored;  // A remaining folder does not affect the model.
     if (rank_ == 0) fs::remove_all(path_, ignored);
   }
 
@@ -227,7 +225,6 @@ NamedTensors metas_of(const checkpoint::SavePlan& plan) {
   return {metas.begin(), metas.end()};
 }
 
-// Removes further names of tensors that are saved under their first name.
 NamedTensors under_first_names(NamedTensors tensors,
                                const std::map<std::string, std::string>& first_names) {
   std::erase_if(tensors, [&](const auto& each) {

@@ -16,14 +16,14 @@ namespace {
 
 constexpr std::uint64_t scratch_size = 256 << 10;
 
-// Bytes that are contiguous in the file and in the data.
+// Bytes contiguous in file and data.
 struct Run {
   std::uint64_t begin = 0;  // In the tensor.
   std::uint64_t end = 0;
   std::uint64_t place = 0;  // In the data.
 };
 
-// The runs of one box, in the order of the file.
+// The runs of a box, in file order.
 class BoxRuns {
  public:
   BoxRuns(const std::vector<std::int64_t>& shape, const PlacedBox& box, std::size_t element_size)
@@ -77,15 +77,14 @@ class BoxRuns {
   std::vector<std::int64_t> sizes_;
   std::vector<std::int64_t> data_steps_;  // In elements.
   std::vector<std::int64_t> steps_;
-  std::vector<std::int64_t> index_;  // Index of the run in the remaining dimensions.
+  std::vector<std::int64_t> index_;  // In the remaining dimensions.
   std::int64_t begin_ = 0;
   std::int64_t length_ = 1;
   std::int64_t place_ = 0;
   bool is_done_ = false;
 };
 
-// The box whose run contains [begin, end), unless another box's run begins before the end of that
-// run.
+// The box whose run contains [begin, end), unless another run begins before that run's end.
 const BoxRuns* only_holder(const std::vector<BoxRuns>& boxes, std::uint64_t begin,
                            std::uint64_t end) {
   const auto holder = std::ranges::find_if(
@@ -115,7 +114,7 @@ void copy_wanted(std::span<const std::byte> chunk, std::uint64_t begin, std::vec
     }
 }
 
-// With small pages, allocation costs more than reading data into the pages.
+// With small pages, allocation costs more than the read.
 void prefer_huge_pages(std::span<std::byte> bytes) {
   const std::uintptr_t page = page_size();
   const auto begin = (reinterpret_cast<std::uintptr_t>(bytes.data()) + page - 1) / page * page;

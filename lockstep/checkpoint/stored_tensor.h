@@ -1,5 +1,5 @@
-// A tensor in a checkpoint or another safetensors file. Thread safety: several threads may call all
-// members at once. Errors: corrupt, naming file and tensor; system if the file cannot be read.
+// A tensor in a checkpoint or another safetensors file. Thread safety: full. Errors: corrupt,
+// naming file and tensor; system if the file cannot be read.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,25 +20,23 @@ namespace lockstep::checkpoint {
 struct StoredTensor {
   const SafetensorsFile* file = nullptr;
   const SafetensorsEntry* entry = nullptr;
-  // Checksum of all its bytes; empty outside of a checkpoint.
+  // Covers all bytes; empty outside of a checkpoint.
   std::optional<std::uint32_t> crc32c = {};
 
   std::uint64_t bytes() const { return entry->end - entry->begin; }
   std::int64_t elements() const;
 
   // Copies the data of `boxes` to their places in `out`. With a checksum, reads and verifies all
-  // bytes; otherwise skips gaps between the boxes. Boxes are not empty, and may overlap. Contiguous
-  // requests of at least 256 KB need no copy; others use 256 KB of scratch memory.
+  // bytes; otherwise skips gaps. Boxes are not empty, and may overlap. Contiguous requests of at
+  // least 256 KB need no copy; others use 256 KB of scratch memory.
   void read(const std::vector<PlacedBox>& boxes, std::span<std::byte> out) const;
 
-  // Verifies the checksum without keeping data.
   void verify() const { read({}, {}); }
 
-  // Reads elements to `into`, or to a new tensor. That has the local tensor's shape if all of it is
-  // requested, otherwise one dimension. Errors: as require_fit().
+  // As CheckpointReader::read().
   at::Tensor read(const ElementRange& range) const;
 
-  // Errors: misuse for boxes or elements that do not exist or do not fit `into`.
+  // Errors: misuse, as CheckpointReader::read().
   void require_fit(const ElementRange& range) const;
 };
 

@@ -1,9 +1,8 @@
-// A JSON parser that accepts only one form, for manifest.json and safetensors headers. A reader
-// rejects the first of nlohmann's parser events that does not fit. Unlike nlohmann's own values, it
-// rejects repeated keys and does not store everything. Nesting costs one bit of memory per level,
-// and no recursion.
+// A JSON parser for one form, such as manifest.json. Readers reject the first event of nlohmann's
+// parser that does not fit. Unlike nlohmann's values, they reject repeated keys and do not store
+// everything. Nesting costs one bit of memory per level, and no recursion.
 //
-// Does not depend on LibTorch, so that it can be fuzzed. Errors: corrupt, with file and position.
+// Needs no LibTorch, for fuzzing. Errors: corrupt, with file and position.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,17 +18,17 @@
 
 namespace lockstep::checkpoint {
 
-// Rejects all events that a reader does not override.
+// Rejects all events that a subclass does not override.
 class StrictJson : public nlohmann::json_sax<nlohmann::json> {
  public:
   using Json = nlohmann::json;
 
-  // `file` is for messages and must outlive this object. `text_name` follows positions in messages,
-  // such as " of the header".
+  // `file` must outlive this object. `text_name` follows positions in messages, such as " of the
+  // header".
   explicit StrictJson(std::string_view file, std::string_view text_name = "")
       : file_(file), text_name_(text_name) {}
 
-  // The parser alone would stop at a zero byte and skip a byte order mark.
+  // nlohmann's parser stops at a zero byte and skips a byte order mark.
   void read(std::string_view text) {
     if (text.starts_with("\xef\xbb\xbf")) refuse_syntax(1);
     if (const std::size_t zero = text.find('\0'); zero != text.npos) refuse_syntax(zero + 1);
@@ -51,7 +50,7 @@ class StrictJson : public nlohmann::json_sax<nlohmann::json> {
   }
 
  protected:
-  // The position for messages, after the name of the file.
+  // The position, for messages.
   virtual std::string context() const = 0;
 
   [[noreturn]] void fail(const std::string& what, Fault fault = Fault::corrupt) const {
@@ -62,7 +61,6 @@ class StrictJson : public nlohmann::json_sax<nlohmann::json> {
     fail("unexpected number " + number);
   }
 
-  // Fails if `value` does not fit an Integer.
   template <class Integer = std::int64_t>
   Integer small(std::uint64_t value) const {
     if (value > static_cast<std::uint64_t>(std::numeric_limits<Integer>::max()))

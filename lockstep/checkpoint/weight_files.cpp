@@ -26,7 +26,7 @@ bool is_pickle_name(std::string_view name) {
   return std::ranges::any_of(endings, [&](auto ending) { return name.ends_with(ending); });
 }
 
-// Sorted. Omits names that begin with a dot, such as "._model.safetensors" of macOS.
+// Sorted. Omits hidden files, such as "._model.safetensors" of macOS.
 template <class Predicate>
 std::vector<fs::path> files_with(const fs::path& folder, Predicate has_name) {
   std::vector<fs::path> found;
@@ -71,7 +71,6 @@ std::string contents_of(const fs::path& folder) {
   return text.empty() ? "no files" : text;
 }
 
-// Errors: misuse, always.
 [[noreturn]] void refuse_folder(const fs::path& folder) {
   std::string text = folder.string() + " holds no weights. It was searched for " +
                      std::string(usual_index) + ", " + std::string(usual_file) +

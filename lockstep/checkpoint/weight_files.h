@@ -1,12 +1,9 @@
-// The tensors of a model in safetensors files: one file, an index, or a folder in Hugging Face's
-// layout. In a folder, an index (*.safetensors.index.json) decides which files and tensors are
-// read. Without an index, model.safetensors is read; without that file, all *.safetensors files
-// together.
+// The tensors of a model in safetensors files, which load_weights() accepts (weights.h).
 //
-// Thread safety: several threads may call const members at once.
+// Thread safety: full.
 // Errors: as SafetensorsFile's and parse_safetensors_index()'s. system, naming the index, for a
-// missing file; corrupt for a tensor that is missing in its file. misuse for a name in two files,
-// for a folder without such files or with several indexes, and for the index of pickles.
+// missing file; corrupt for a tensor missing in its file. misuse for a name in two files, a folder
+// without such files or with several indexes, and an index of pickles.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,7 +22,7 @@ namespace lockstep {
 
 class LOCKSTEP_API WeightFiles {
  public:
-  // Opens the files and reads their headers.
+  // Reads all headers.
   explicit WeightFiles(const std::filesystem::path& path);
 
   struct Tensor {
@@ -50,12 +47,12 @@ class LOCKSTEP_API WeightFiles {
   std::optional<std::filesystem::path> index_;
 };
 
-// Whether `path` is for WeightFiles, not for checkpoints: a file, or a folder with an index,
-// safetensors or pickles but no manifest. Errors: system, naming the folder.
+// Whether `path` is for WeightFiles: a file, or a folder with an index, safetensors or pickles but
+// no manifest. Errors: system, naming the folder.
 LOCKSTEP_API bool has_weight_files(const std::filesystem::path& path);
 
-// Returns `path` if it is for WeightFiles, otherwise the checkpoint at `path` or the newest one in
-// it. Errors: misuse, with the folder's contents, if there is neither.
+// `path` if it is for WeightFiles, otherwise the checkpoint there or the newest one in it. Errors:
+// misuse, with the folder's contents, if there is neither.
 std::string place_of_weights(const std::filesystem::path& path);
 
 }  // namespace lockstep

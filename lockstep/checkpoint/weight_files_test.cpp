@@ -406,7 +406,7 @@ TEST_F(Folder, IsWrittenJointlyByAllRanks) {
   run_in_process(2, [&](ProcessGroup& group) {
     save_weights(*module_state(*saved_), folder_, group, {.max_shard_bytes = 50});
   });
-  EXPECT_EQ(names().size(), 5U);  // Four files and the index; nothing else is left.
+  EXPECT_EQ(names().size(), 5U);  // Four files and the index.
   load_weights(*net_, folder_);
   EXPECT_EQ(sha256(*net_), sha256(*saved_));
 }
@@ -423,7 +423,7 @@ TEST_F(Folder, IsUnchangedIfTheOptionsDoNotFitTheModel) {
     error_of([&] { save_weights(*small_net(), folder_, options); }, fault);
     EXPECT_EQ(names(), before);
     run_in_process(2, [&](ProcessGroup& group) {
-      // A state that counts how often it is saved: once to list its tensors, not to write them.
+      // Counts how often it is saved: once to list its tensors, not to write them.
       CountedState state(*saved_);
       error_of([&] { save_weights(state, folder_, group, options); }, fault);
       EXPECT_EQ(state.saved(), 1);

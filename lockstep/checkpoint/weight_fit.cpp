@@ -18,7 +18,7 @@ namespace {
 constexpr std::size_t most_pairs = 10;
 constexpr std::size_t most_mismatches = 5;
 
-// The distances of all pairs are computed for at most this many names per list.
+// Distances are computed for this many names per list.
 constexpr std::size_t most_compared = 1000;
 
 std::string text_of(at::ScalarType type, at::IntArrayRef shape) {
@@ -99,7 +99,7 @@ class Fitting {
       });
   }
 
-  // The name in the model, and the name in the file if it differs.
+  // In the model and, if different, in the file.
   std::string both_names(const std::string& name) const {
     const std::string& in_file = stored_.at(name).name;
     return shown(name) + (in_file == name ? "" : " (" + shown(in_file) + " in the file)");
@@ -162,7 +162,7 @@ class Fitting {
     return text;
   }
 
-  // The prefix with which the file has all names of the module, such as "module."
+  // Such as "module.", before all names of the module.
   std::string surplus_prefix() const {
     if (targets_.empty() || missing_.empty()) return {};
     const std::string& name = missing_.front();
@@ -185,7 +185,7 @@ class Fitting {
   std::vector<std::string> surplus_;
   std::vector<std::string> mismatches_;
   bool can_convert_ = false;
-  bool has_transposed_ = false;    // Whether the shape of a matrix is reversed.
+  bool has_transposed_ = false;    // Whether a matrix's shape is reversed.
   bool has_other_shapes_ = false;  // Whether another shape differs.
 };
 

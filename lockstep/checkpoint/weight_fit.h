@@ -19,18 +19,18 @@ namespace lockstep::checkpoint {
 struct StoredForm {
   std::string name;  // Name in the file.
   at::ScalarType type = at::kFloat;
-  std::vector<std::int64_t> shape;  // Shape after the transposition.
+  std::vector<std::int64_t> shape;  // After the transposition.
   bool is_transposed = false;       // Whether NameTable requests a transposition.
 };
 
 using StoredForms = std::map<std::string, StoredForm>;
 
-// Returns the model's tensors that are not loaded. Errors: misuse, without the path.
+// Returns tensors that keep their values. Errors: misuse, without the path.
 std::vector<std::string> fit(const StoredForms& stored, const StateTargets& targets,
                              const LoadWeightsOptions& options);
 
-// Pairs the names of both lists, the closest first, by the length of the longer one without the
-// common prefix and suffix. Names without a partner follow, with an empty text.
+// Pairs names of both lists, the closest first. The distance is the longer name's length without
+// common prefix and suffix. Unpaired names follow, with an empty text.
 std::vector<std::pair<std::string, std::string>> side_by_side(
     const std::vector<std::string>& missing, const std::vector<std::string>& surplus);
 

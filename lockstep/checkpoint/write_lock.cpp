@@ -40,7 +40,7 @@ constexpr auto pause = std::chrono::milliseconds(10);
 
 constexpr std::size_t longest_text = 4096;
 
-// Syncs the parent of each new directory, so that the names survive a power failure.
+// Syncs each new directory's parent, so that names survive a power failure.
 void make_directories(const fs::path& path) {
   struct stat status {};
   if (path.empty() || ::stat(path.c_str(), &status) == 0) return;
@@ -60,10 +60,10 @@ FileDescriptor open_lock(const fs::path& file) {
 
 enum class Outcome { locked, held_by_another, unsupported };
 
-// Whether every flock() on the file system fails with this errno: NFS without its lock manager,
-// Lustre without the mount option flock, autofs and FUSE.
+// Errnos of every flock() on NFS without its lock manager, Lustre without the mount option flock,
+// autofs and FUSE.
 bool lacks_locks(int error) {
-  constexpr int kernel_enotsupp = 524;  // ENOTSUPP, which has no name outside of the kernel.
+  constexpr int kernel_enotsupp = 524;  // ENOTSUPP, nameless outside of the kernel.
   return error == ENOLCK || error == ENOSYS || error == EOPNOTSUPP || error == kernel_enotsupp;
 }
 
@@ -88,7 +88,7 @@ void warn_without_lock(const fs::path& root) {
           "checkpoints here, which would damage them: give each job a folder of its own");
 }
 
-// Its ranks exit by themselves or are being killed.
+// Its ranks are exiting or being killed.
 bool is_of_earlier_attempt(const std::optional<LockHolder>& holder, const LockHolder& self) {
   return holder && !self.job.empty() && holder->job == self.job && holder->attempt < self.attempt;
 }
@@ -134,7 +134,7 @@ bool WriteLock::is_in_place() const {
          ours.st_dev == named.st_dev && ours.st_ino == named.st_ino;
 }
 
-// Also false if the file was replaced before it was locked; the next call opens the new one.
+// Also false if the file was replaced; the next call opens the new one.
 bool WriteLock::try_lock() {
   fd_ = open_lock(file_);
   const Outcome outcome = lock(fd_, file_);

@@ -1,8 +1,8 @@
 // The right to write to a folder of checkpoints: a lock on its file .lock, which the kernel
-// releases when the process ends. Its text, in JSON, identifies the holder.
+// releases when the process ends. The file identifies the holder, in JSON.
 //
-// Without flock() on the file system, a warning is logged once, because a second job is not
-// detected. Does not depend on LibTorch. Thread safety: none.
+// On a file system without flock(), a second job is not detected, and a warning is logged once.
+// Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -20,19 +20,19 @@ struct LockHolder {
   std::string host;
   std::int64_t pid = 0;
   std::string job;           // Empty if unknown.
-  std::int64_t attempt = 0;  // Number of restarts of the job's ranks so far.
+  std::int64_t attempt = 0;  // Restarts of the job's ranks.
 };
 
 LockHolder this_holder();
 
 class WriteLock {
  public:
-  // Creates `root` if necessary. Blocking: waits one second for another process, which may be
-  // exiting, and half a minute for an earlier attempt of the same job. Errors: system, naming the
-  // holder, if it still has the lock then; system, naming the file.
+  // Creates `root` if necessary. Blocking: one second for another process, which may be exiting;
+  // half a minute for an earlier attempt of the same job. Errors: system, naming the holder, if it
+  // still has the lock; system, naming the file.
   explicit WriteLock(const std::filesystem::path& root, const LockHolder& self = this_holder());
 
-  // Whether it is still the lock of that folder, which may have been removed and created again.
+  // False after the folder was removed and created again.
   bool is_in_place() const;
 
  private:
@@ -47,11 +47,11 @@ class WriteLock {
   bool is_locked_ = false;
 };
 
-// Errors: system if `root`, or a folder that contains it, exists and is not a folder.
+// Errors: system if `root` or a parent of it exists and is not a folder.
 void require_folder(const std::filesystem::path& root);
 
-// Why this user cannot write to `root`, such as "Read-only file system". Begins with another path
-// if that is the cause. Empty if the user can write, or if only a write would show it.
+// Such as "Read-only file system"; begins with another path if that is the cause. Empty if the user
+// can write, or only a write would show it.
 std::optional<std::string> why_not_writable(const std::filesystem::path& root);
 
 }  // namespace lockstep::checkpoint

@@ -6,7 +6,7 @@
 
 #include "lockstep/base/error.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
 std::string text_of(const Setting& setting, std::uint64_t value) {
@@ -15,7 +15,7 @@ std::string text_of(const Setting& setting, std::uint64_t value) {
   return text += !setting.is_truth ? std::to_string(value) : value != 0 ? "true" : "false";
 }
 
-// Returns the values of all ranks, rank by rank.
+// Rank by rank.
 std::vector<std::uint64_t> gather(const std::vector<std::uint64_t>& mine, std::string_view owner,
                                   const ProcessGroup& group) {
   std::vector<std::uint64_t> sent = mine;
@@ -46,4 +46,4 @@ void require_agreement(std::string_view owner, const std::vector<Setting>& setti
   }
 }
 
-}  // namespace lockstep::data
+}  // namespace lockstep

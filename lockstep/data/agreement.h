@@ -7,9 +7,10 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/base/api.h"
 #include "lockstep/comm/process_group.h"
 
-namespace lockstep::data {
+namespace lockstep {
 
 struct Setting {
   std::string_view name;
@@ -17,9 +18,9 @@ struct Setting {
   bool is_truth = false;  // The value is printed as false or true.
 };
 
-// Collective, with the same names on all ranks; `owner` is the class that has the settings.
+// Collective, with the same names on all ranks. `owner` is the class with the settings.
 // Errors: mismatch on all ranks if a value differs, naming two ranks and both values.
-void require_agreement(std::string_view owner, const std::vector<Setting>& settings,
-                       const ProcessGroup& group);
+LOCKSTEP_API void require_agreement(std::string_view owner, const std::vector<Setting>& settings,
+                                    const ProcessGroup& group);
 
-}  // namespace lockstep::data
+}  // namespace lockstep

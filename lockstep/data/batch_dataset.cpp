@@ -6,7 +6,7 @@
 namespace lockstep {
 namespace {
 
-// An epoch has 2^32 groups of four numbers of the sample's sequence.
+// An epoch has 2^32 groups of four numbers per sample.
 constexpr int epoch_shift = 32;
 
 }  // namespace
@@ -26,8 +26,8 @@ double SampleRandom::uniform(double from, double to) {
 
 std::int64_t SampleRandom::below(std::int64_t count) {
   require(count > 0, "SampleRandom: the count must be positive");
-  // Draws numbers below 2^64 mod count again, so that all results are equally probable (Lemire,
-  // "Fast random integer generation in an interval", 2019).
+  // Draws again below 2^64 mod count, for equal probabilities (Lemire, "Fast random integer
+  // generation in an interval", 2019).
   const auto range = static_cast<std::uint64_t>(count);
   const std::uint64_t surplus = -range % range;
   std::uint64_t drawn = bits();

@@ -1,6 +1,7 @@
-// The interface of datasets for lockstep::Loader, which write samples directly into a batch's rows.
+// The interface of datasets for lockstep::DataLoader: they write samples directly into a batch's
+// rows.
 //
-// Thread safety: fill() and all other const members must allow concurrent calls.
+// Thread safety: const members must allow concurrent calls.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -18,8 +19,8 @@
 
 namespace lockstep {
 
-// Random numbers of one sample in one epoch, by Philox 4x32-10 (Salmon et al., "Parallel random
-// numbers: as easy as 1, 2, 3", SC 2011). They depend only on seed, epoch and sample.
+// Random numbers that depend only on seed, epoch and sample. The generator is Philox 4x32-10
+// (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
 class LOCKSTEP_API SampleRandom {
  public:
   SampleRandom(std::uint64_t seed, std::int64_t epoch, std::size_t sample);
@@ -36,13 +37,13 @@ class LOCKSTEP_API SampleRandom {
   at::Philox4_32 engine_;
 };
 
-// Shape and type of one sample's data or target. The batch adds a leading dimension.
+// One sample's data or target. The batch adds a leading dimension.
 struct SampleSpec {
   std::vector<std::int64_t> sizes;
   at::ScalarType type = at::kFloat;
 };
 
-// The rows that one call of fill() writes, one per index.
+// The rows of one fill(), one per index.
 struct BatchRows {
   std::span<const std::size_t> indices;
   at::Tensor data;    // In the loader's memory format.
@@ -61,14 +62,14 @@ class LOCKSTEP_API BatchDataset {
   virtual SampleSpec data_spec() const = 0;
   virtual SampleSpec target_spec() const = 0;
 
-  // Writes all rows. Errors: any. The loader throws them when the loop reaches the batch.
+  // Writes all rows. Errors: any, which the loop gets when it reaches the batch.
   virtual void fill(const BatchRows& rows) const = 0;
 
-  // Announces the samples that fill() reads next on this rank, in order, for prefetching. Must
-  // return at once.
+  // Announces the samples that fill() reads next on this rank, in order, for prefetching. Must not
+  // block.
   virtual void will_read(std::span<const std::size_t> indices) const = 0;
 
-  // Name of a sample for messages: "train/cat/7.jpg", "train.bin: tokens 1024 to 2048".
+  // For messages: "train/cat/7.jpg", "train.bin: tokens 1024 to 2048".
   virtual std::string sample_name(std::size_t index) const = 0;
 };
 

@@ -30,14 +30,14 @@
 #include "lockstep/base/signals.h"
 #include "lockstep/base/text.h"
 
-namespace lockstep::data {
+namespace lockstep {
 namespace {
 
 using Nanoseconds = std::chrono::duration<double, std::nano>;
 
 constexpr Nanoseconds chunk_time = std::chrono::microseconds(250);
 
-// Gives a training thread the larger share of a core that it shares with these threads.
+// Gives the training thread the larger share of a common core.
 constexpr int lower_priority = 10;
 
 void lower_own_priority() {
@@ -45,8 +45,8 @@ void lower_own_priority() {
   ::setpriority(PRIO_PROCESS, thread, ::getpriority(PRIO_PROCESS, thread) + lower_priority);
 }
 
-// at::set_num_threads() would also change the default of other threads; OpenMP's function does not.
-// A LibTorch without OpenMP lacks it.
+// at::set_num_threads() would also change other threads' default. LibTorch without OpenMP lacks
+// OpenMP's function.
 void use_one_intra_op_thread() {
   at::get_num_threads();  // The first call in a thread resets the number.
   const auto set = reinterpret_cast<void (*)(int)>(::dlsym(RTLD_DEFAULT, "omp_set_num_threads"));
@@ -59,14 +59,14 @@ void prepare_thread() {
   use_one_intra_op_thread();
 }
 
-// Disables gradients, autocast and inference mode, which the caller's loop may have enabled.
+// The caller's loop may have enabled gradients, autocast and inference mode.
 class PlainOperations {
   c10::InferenceMode ordinary_{false};  // Enables gradients, so it must precede the next guard.
   at::NoGradGuard no_grad_;
   c10::impl::ExcludeDispatchKeyGuard no_autocast_{c10::autocast_dispatch_keyset};
 };
 
-// Whether the rows that this thread fills are cancelled; nullptr if it fills none.
+// For the rows that this thread fills; nullptr if none.
 thread_local const std::atomic<bool>* cancelled_here = nullptr;
 
 class Filling {
@@ -81,7 +81,7 @@ class Filling {
   const std::atomic<bool>* const before_;
 };
 
-struct Failure {
+struct RowFailure {
   std::size_t row;
   std::exception_ptr error;
 };
@@ -95,7 +95,7 @@ std::string name_of(const BatchDataset& dataset, std::size_t index) {
   return text;
 }
 
-// Returns the text of `error` without a leading file name that `samples` also has.
+// Without a leading file name that `samples` also has.
 std::string text_beside(const std::string& samples, const Error& error) {
   const std::string text = bare_text(error);
   const auto end = text.find(": ");
@@ -104,7 +104,6 @@ std::string text_beside(const std::string& samples, const Error& error) {
   return repeats ? text.substr(end + 2) : text;
 }
 
-// Returns an Error that names the samples and nests `error`.
 std::exception_ptr named(const std::exception_ptr& error, const std::string& samples) {
   try {
     try {
@@ -136,22 +135,22 @@ struct BatchFiller::Shared {
   void work();
   void fill_chunk(PendingBatch& batch, std::unique_lock<std::mutex>& lock);
   std::size_t rows_of_chunk(const PendingBatch& batch) const;
-  void leave_out_rest(PendingBatch& batch, Failure failure);
+  void leave_out_rest(PendingBatch& batch, RowFailure failure);
 
   void fill(const PendingBatch& batch, std::size_t begin, std::size_t end) const;
   std::exception_ptr error_of(const PendingBatch& batch, std::size_t begin, std::size_t end) const;
-  std::optional<Failure> failure_of(const PendingBatch& batch, std::size_t begin,
-                                    std::size_t end) const;
+  std::optional<RowFailure> failure_of(const PendingBatch& batch, std::size_t begin,
+                                       std::size_t end) const;
 
   const BatchDataset& dataset;
   const std::uint64_t seed;
-  bool has_threads = false;             // Set before any batch is started.
+  bool has_threads = false;             // Set before start().
   std::atomic<bool> cancelled = false;  // True while cancel() waits.
 
-  std::mutex mutex;  // Guards the members below, and the counts in batches.
+  std::mutex mutex;  // Guards what follows, and the counts in batches.
   std::condition_variable given;
   std::condition_variable done;
-  std::deque<PendingBatch*> batches;  // Those with unassigned rows, in order.
+  std::deque<PendingBatch*> batches;  // With unassigned rows, in order.
   int under_way = 0;                  // Chunks that are being filled.
   Nanoseconds row_time = chunk_time;  // The first chunk has one row, to measure the cost.
   bool stop = false;
@@ -180,18 +179,19 @@ std::exception_ptr BatchFiller::Shared::error_of(const PendingBatch& batch, std:
   }
 }
 
-// After a failure, fills the rows one by one to find the first that fails.
-std::optional<Failure> BatchFiller::Shared::failure_of(const PendingBatch& batch, std::size_t begin,
-                                                       std::size_t end) const {
+// After a failure, fills the rows singly to find the first that fails.
+std::optional<RowFailure> BatchFiller::Shared::failure_of(const PendingBatch& batch,
+                                                          std::size_t begin,
+                                                          std::size_t end) const {
   const std::exception_ptr all = error_of(batch, begin, end);
   if (!all) return std::nullopt;
   const std::string first = name_of(dataset, batch.indices[begin]);
-  if (end - begin == 1) return Failure{begin, named(all, first)};
+  if (end - begin == 1) return RowFailure{begin, named(all, first)};
   for (std::size_t row = begin; row < end; ++row)
     if (const auto error = error_of(batch, row, row + 1))
-      return Failure{row, named(error, name_of(dataset, batch.indices[row]))};
+      return RowFailure{row, named(error, name_of(dataset, batch.indices[row]))};
   const std::string last = name_of(dataset, batch.indices[end - 1]);
-  return Failure{begin, named(all, "samples from " + first + " to " + last + ", together")};
+  return RowFailure{begin, named(all, "samples from " + first + " to " + last + ", together")};
 }
 
 std::size_t BatchFiller::Shared::rows_of_chunk(const PendingBatch& batch) const {
@@ -201,7 +201,7 @@ std::size_t BatchFiller::Shared::rows_of_chunk(const PendingBatch& batch) const 
   return std::clamp(static_cast<std::size_t>(rows), std::size_t{1}, left);
 }
 
-void BatchFiller::Shared::leave_out_rest(PendingBatch& batch, Failure failure) {
+void BatchFiller::Shared::leave_out_rest(PendingBatch& batch, RowFailure failure) {
   if (batch.error && batch.failed_row < failure.row) return;
   batch.failed_row = failure.row;
   batch.error = std::move(failure.error);
@@ -220,7 +220,7 @@ void BatchFiller::Shared::fill_chunk(PendingBatch& batch, std::unique_lock<std::
 
   lock.unlock();
   const auto started = std::chrono::steady_clock::now();
-  std::optional<Failure> failure = failure_of(batch, begin, end);
+  std::optional<RowFailure> failure = failure_of(batch, begin, end);
   const Nanoseconds time = std::chrono::steady_clock::now() - started;
   lock.lock();
 
@@ -250,7 +250,7 @@ BatchFiller::BatchFiller(const BatchDataset& dataset, std::uint64_t seed, int th
       threads_.emplace_back([shared = shared_.get()] { shared->work(); });
   } catch (const Error& error) {
     stop();
-    std::string text = "LoaderOptions::threads is " + std::to_string(threads);
+    std::string text = "DataLoaderOptions::threads is " + std::to_string(threads);
     text += ", and only " + std::to_string(threads_.size());
     throw Error(error.fault(), text + " could be started: " + bare_text(error));
   } catch (...) {
@@ -265,7 +265,7 @@ BatchFiller::~BatchFiller() {
     return;
   }
   for (Thread& thread : threads_) thread.forget();
-  // A thread may have held the mutex, or waited, at the fork.
+  // A thread may have held the mutex at the fork.
   shared_.release();  // NOLINT(bugprone-unused-return-value)
 }
 
@@ -283,8 +283,9 @@ void BatchFiller::stop() noexcept {
 
 void BatchFiller::require_threads() const {
   require(!is_fork(), [&] {
-    return "Loader: process " + std::to_string(process_) +
-           " made it; this fork()ed child has none of its threads and needs a Loader of its own";
+    return "DataLoader: process " + std::to_string(process_) +
+           " made it; this fork()ed child has none of its threads and needs a DataLoader of its "
+           "own";
   });
 }
 
@@ -319,4 +320,4 @@ void BatchFiller::cancel() noexcept {
 
 bool fill_is_cancelled() { return cancelled_here != nullptr && *cancelled_here; }
 
-}  // namespace lockstep::data
+}  // namespace lockstep

@@ -33,7 +33,7 @@ struct Start {
 struct Taken {
   std::size_t drawn = 0;
   std::size_t consumed = 0;
-  std::size_t missing = 0;  // Samples that the last batch lacked.
+  std::size_t missing = 0;  // That the last batch lacked.
 };
 
 void write(torch::serialize::OutputArchive& archive, const char* key, std::int64_t value) {
@@ -66,7 +66,7 @@ std::uint64_t digest_of_order(const DistributedSamplerOptions& options) {
   return options.order ? data::digest_of(*options.order) : 0;
 }
 
-// Errors: mismatch on all ranks, with the first group that differs.
+// Errors: mismatch on all ranks, naming the first differing group.
 void require_same_groups(const GroupedOrder& order, const ProcessGroup& group) {
   struct Digests {
     std::uint64_t sizes, samples;
@@ -99,20 +99,19 @@ void require_same_groups(const GroupedOrder& order, const ProcessGroup& group) {
                     "their names or their places differ");
 }
 
-// Requires equal settings, so that ranks train on each sample once. Returns `size`.
+// Returns `size`.
 std::size_t same_on_all(std::size_t size, const ProcessGroup& group,
                         const DistributedSamplerOptions& options) {
-  data::require_agreement(
-      "DistributedSampler",
-      {{"size", size},
-       {"seed", options.seed},
-       {"shuffle", options.shuffle, true},
-       {"drop_last", options.drop_last, true},
-       {"pad", options.pad, true},
-       {"an order of groups", options.order.has_value(), true},
-       {"groups in its order", options.order ? options.order->group_sizes.size() : 0},
-       {"groups_per_block", options.order ? options.order->groups_per_block : 0}},
-      group);
+  require_agreement("DistributedSampler",
+                    {{"size", size},
+                     {"seed", options.seed},
+                     {"shuffle", options.shuffle, true},
+                     {"drop_last", options.drop_last, true},
+                     {"pad", options.pad, true},
+                     {"an order of groups", options.order.has_value(), true},
+                     {"groups in its order", options.order ? options.order->group_sizes.size() : 0},
+                     {"groups_per_block", options.order ? options.order->groups_per_block : 0}},
+                    group);
   if (options.order) require_same_groups(*options.order, group);
   return size;
 }
@@ -137,7 +136,6 @@ struct DistributedSampler::State {
 
   const Start& start() const { return coming ? *coming : current; }
 
-  // This rank's samples in the epoch from `offset` on.
   std::size_t samples(std::size_t offset) const {
     const std::size_t left = size - std::min(offset, size);
     if (options.drop_last) return left / num_replicas;
@@ -149,8 +147,8 @@ struct DistributedSampler::State {
     if (coming) return coming->offset;
     std::size_t consumed = taken.consumed;
     if (consumed == samples(current.offset)) {
-      // Without padding, other ranks may have one more sample. They have consumed it in the same
-      // batch if that batch had space for it.
+      // Without padding, other ranks may have one more sample, consumed if the batch had
+      // space.
       if (options.pad) return size;
       consumed += taken.missing;
     }
@@ -176,8 +174,8 @@ struct DistributedSampler::State {
     if (groups.at_pass) groups.at_pass(epoch.groups);
   }
 
-  // This rank's samples [begin, end) in the current pass. As in Python, padding repeats the epoch's
-  // order from its start, even if the pass starts later.
+  // This rank's samples [begin, end) in the pass. As in Python, padding repeats the epoch's start,
+  // even if the pass starts later.
   std::vector<std::size_t> indices(std::size_t begin, std::size_t end) const {
     const auto* shuffled = order.defined() ? order.const_data_ptr<std::int64_t>() : nullptr;
     std::vector<std::size_t> result(end - begin);

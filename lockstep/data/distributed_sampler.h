@@ -1,23 +1,23 @@
-// Distributes the indices of a dataset to ranks in the order of Python's
-// torch.utils.data.DistributedSampler: equal size, ranks, seed and epoch give equal lists.
+// Distributes a dataset's indices to ranks like Python's torch.utils.data.DistributedSampler: equal
+// size, ranks, seed and epoch give equal lists.
 //
-// Copies share one state: torch::data::make_data_loader() takes one, and the caller uses another.
+// Copies share one state: torch::data::make_data_loader() takes one, the caller uses another.
 //
 //   for (auto epoch = sampler.epoch(); epoch < epochs; ++epoch) {
 //     sampler.set_epoch(epoch);
 //     for (auto& batch : *loader) sampler.consume(batch.data.size(0));  // After the training step.
 //   }
 //
-// A state saved after the last batch of an epoch resumes with an empty pass, and then with the
-// program's work after the epoch. To save after that work, call set_epoch(epoch + 1) first.
+// A state saved after an epoch's last batch resumes with an empty pass, then the program's work
+// after the epoch. To save after that work, call set_epoch(epoch + 1) first.
 //
-// The position counts the samples of all ranks: an epoch can resume on any number of ranks, and
-// each unconsumed sample is then distributed once.
+// The position counts all ranks' samples: an epoch can resume on any number of ranks. They get each
+// unconsumed sample once, except for padding and `drop_last`.
 //
 // Thread safety: none.
-// Blocking: only the constructor with a group, which is collective.
+// Blocking: the constructor with a group.
 // Cost: while shuffling, one int64 per sample of the whole dataset.
-// Errors: misuse.
+// Errors: misuse, and as below.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -38,19 +38,19 @@ namespace lockstep {
 
 class ProcessGroup;
 
-// An order for data that is read in large groups, such as shards. Samples are numbered group by
-// group. Each epoch shuffles the groups, cuts them into blocks, and shuffles the samples of each
-// block. All ranks read the same block at the same time.
+// An order for data read in large groups, such as shards. Samples are numbered group by group. Each
+// epoch shuffles the groups, cuts them into blocks, and shuffles each block's samples. All ranks
+// read the same block at the same time.
 struct GroupedOrder {
   std::vector<std::size_t> group_sizes;  // In samples.
 
   // More groups mix better. Each rank reads this many at a time; a cache must hold twice as many.
   std::size_t groups_per_block = 8;
 
-  // Identifies the samples on all ranks and in loaded states. 0: unknown.
+  // Identifies the samples, on all ranks and in loaded states. 0: unknown.
   std::uint64_t fingerprint = 0;
 
-  // Called at the start of each pass with its groups in reading order.
+  // Called at the start of each pass with all groups in reading order.
   std::function<void(const std::vector<std::size_t>& groups)> at_pass = {};
 };
 
@@ -63,67 +63,67 @@ struct DistributedSamplerOptions {
   bool pad = true;         // false: each index occurs exactly once, for exact evaluation. Ranks may
                            // then differ by one batch, which blocks a training loop.
 
-  // Shuffles in blocks of groups, such as shards. By default, shuffles all samples together.
+  // By default, shuffles all samples together.
   std::optional<GroupedOrder> order = {};
 };
 
 class LOCKSTEP_API DistributedSampler : public torch::data::samplers::Sampler<> {
  public:
-  // `size` is the size of the whole dataset.
+  // `size`: the whole dataset's.
   DistributedSampler(std::size_t size, int num_replicas, int rank,
                      DistributedSamplerOptions options = {});
 
   // Collective, in the same order on all ranks of `group`.
-  // Errors: mismatch on all ranks if `size` or `options` differ, naming two ranks and the
+  // Errors: mismatch on all ranks for different `size` or `options`, naming two ranks and the
   // difference.
   DistributedSampler(std::size_t size, const ProcessGroup& group,
                      DistributedSamplerOptions options = {});
 
-  // Number of this rank's samples in one whole epoch.
+  // This rank's samples in a whole epoch.
   std::size_t size() const;
 
-  // Sets the epoch of the next pass, from the next reset() on. The pass skips the first `offset`
-  // samples of the epoch over all ranks. Default: 0, or the loaded offset if load() restored this
-  // epoch.
+  // Sets the epoch of the next pass, which reset() starts. The pass skips the epoch's first
+  // `offset` samples over all ranks. Default: the loaded offset if this epoch was loaded since the
+  // last reset(), otherwise 0.
   void set_epoch(std::int64_t epoch, std::optional<std::size_t> offset = std::nullopt);
 
-  // The epoch of the last set_epoch() or load().
+  // The epoch last set or loaded; by default 0.
   std::int64_t epoch() const;
 
   // Reports that the program has used this many more samples of this rank, and returns their
   // indices. The sampler cannot count them: a data loader draws ahead.
-  // Errors: misuse if more samples are reported than were drawn in this pass.
+  // Errors: misuse for more samples than are drawn and not consumed.
   std::vector<std::size_t> consume(std::size_t samples);
 
-  // Reports these samples. Errors: misuse, without an effect, unless they are the oldest unconsumed
-  // samples of this pass, in their order.
+  // The same for these samples. Errors: misuse, without an effect, unless they are the oldest
+  // unconsumed ones of this pass, in order.
   void consume(const std::vector<std::size_t>& indices);
 
-  // Samples of the epoch that all ranks have consumed, if each consumed as many as this one. Equals
-  // the dataset's size once this rank has consumed all its samples. With pad = false, a rank with
-  // fewer batches keeps the offset of its last batch.
+  // Samples of the epoch that all ranks have consumed, if each consumed as many as this one. The
+  // dataset's size once this rank has consumed all its samples. Exception with pad = false: a rank
+  // with fewer batches than others keeps its last batch's offset.
   std::size_t offset() const;
 
-  // Number of this rank's samples in the epoch from offset() on.
+  // This rank's samples from offset() on.
   std::size_t remaining() const;
 
-  // Starts a pass; a data loader's begin() calls it. Without a set_epoch() since the last pass,
-  // repeats the epoch from its start. `new_size` replaces the dataset's size.
+  // Starts a pass; a data loader's begin() calls it. Repeats the epoch from its start unless one
+  // was set or loaded since. `new_size` replaces the dataset's size.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
 
-  // Returns this rank's next `batch_size` indices: fewer at the end, then nothing.
+  // This rank's next `batch_size` indices: fewer at the end, then nothing.
   std::optional<std::vector<std::size_t>> next(std::size_t batch_size) override;
 
-  // Contains epoch(), offset(), the dataset's size, and the options that determine the order.
+  // epoch(), offset(), the dataset's size, and the options that determine the order.
   // Errors: misuse if samples were drawn but consume() was never called.
   StateDict state_dict() const;
 
-  // The number of ranks may differ. Errors: misuse, naming the difference, if the size or an option
-  // that determines the order differs.
+  // Errors: misuse, naming the difference, for another size, or another option that determines the
+  // order.
   void load_state_dict(const StateDict& state);
 
-  // Save and load only epoch() and offset(), for torch::save() and torch::load().
-  // Errors: as state_dict(); corrupt if the archive contains no sampler.
+  // For torch::save() and torch::load(): only epoch() and offset().
+  // Errors: as state_dict(); corrupt if the archive has no sampler; misuse for too large an offset.
   void save(torch::serialize::OutputArchive& archive) const override;
   void load(torch::serialize::InputArchive& archive) override;
 
@@ -135,7 +135,7 @@ class LOCKSTEP_API DistributedSampler : public torch::data::samplers::Sampler<> 
   std::shared_ptr<State> state_;
 };
 
-// The sampler as a component of a checkpoint; keeps its own handle.
+// For a checkpoint; keeps its own handle.
 LOCKSTEP_API std::unique_ptr<Stateful> sampler_state(const DistributedSampler& sampler);
 
 }  // namespace lockstep

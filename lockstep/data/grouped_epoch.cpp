@@ -15,7 +15,7 @@
 namespace lockstep::data {
 namespace {
 
-// Number of each group's first sample, then of all samples.
+// Each group's first sample, then the total.
 std::vector<std::int64_t> first_samples(const GroupedOrder& order) {
   std::vector<std::int64_t> firsts{0};
   for (const std::size_t size : order.group_sizes)

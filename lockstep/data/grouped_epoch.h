@@ -1,4 +1,4 @@
-// Computes one epoch of a GroupedOrder.
+// Computes one epoch of a GroupedOrder (distributed_sampler.h).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -23,7 +23,7 @@ GroupedEpoch draw_grouped_epoch(const GroupedOrder& order, bool shuffle, std::ui
 
 std::size_t samples_in(const GroupedOrder& order);
 
-// Identifies the groups and samples. Frozen: checkpoints contain it.
+// Frozen: checkpoints contain it.
 std::uint64_t digest_of(const GroupedOrder& order);
 
 }  // namespace lockstep::data

@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::int64_t byte_values = 256;
 
-// Where each channel's values are in a row of the batch.
+// Where a row has each channel's values.
 struct Layout {
   std::int64_t channels;
   std::int64_t pixels;  // Values per channel.
@@ -41,8 +41,7 @@ Layout layout_of(const at::Tensor& rows) {
   return {channels, pixels, 1, channels};
 }
 
-// Prefetches the beginning of a sample, because the processor does not predict a random order. It
-// prefetches the rest of a long sample itself.
+// The processor does not predict a random order, but prefetches the rest of a long sample.
 template <class Value>
 void prefetch(const Value* sample, std::int64_t values) {
   constexpr std::size_t most_bytes = 4096;
@@ -51,7 +50,6 @@ void prefetch(const Value* sample, std::int64_t values) {
   for (std::size_t at = 0; at < end; at += cache_line) __builtin_prefetch(bytes + at);
 }
 
-// `convert(value)` returns the value in the batch.
 template <class From, class To, class Convert>
 void write_channel(const From* __restrict from, To* __restrict to, const Layout& layout,
                    const Convert& convert) {
@@ -61,7 +59,7 @@ void write_channel(const From* __restrict from, To* __restrict to, const Layout&
     for (std::int64_t p = 0; p < layout.pixels; ++p) to[p * layout.pixel_stride] = convert(from[p]);
 }
 
-// `conversion(channel)` returns the function for its values.
+// `conversion(channel)` returns its function.
 template <class To, class From, class Conversion>
 void gather(const From* samples, const BatchRows& rows, const Conversion& conversion) {
   const Layout layout = layout_of(rows.data);
@@ -137,7 +135,6 @@ struct Normalise {
   }
 };
 
-// The normalised value of each byte in each channel.
 std::vector<float> table_of(const std::vector<float>& mean, const std::vector<float>& std) {
   std::vector<float> table;
   for (std::size_t channel = 0; channel < mean.size(); ++channel)

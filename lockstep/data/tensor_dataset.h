@@ -1,7 +1,7 @@
-// A dataset of two tensors in memory. It gathers, converts, normalises and lays out (channels_last)
-// a batch in one pass.
+// A dataset of two tensors in memory. Gathers, converts, normalises and lays out (channels_last) a
+// batch in one pass.
 //
-// Thread safety: any thread may call any const member at any time.
+// Thread safety: const members may run concurrently.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -19,19 +19,19 @@
 
 namespace lockstep {
 
-// As torchvision's Normalize: (value - mean) / std for each channel, the first dimension of a
-// sample. Both lists have one entry per channel, or are empty.
+// As torchvision's Normalize: (value - mean) / std. One entry per channel, the first dimension of a
+// sample, or none.
 struct TensorDatasetOptions {
   std::vector<double> mean = {};
   std::vector<double> std = {};
 };
 
-// A value type. Copies share the tensors.
+// Copies share the tensors.
 class LOCKSTEP_API TensorDataset : public BatchDataset {
  public:
   // `data` and `target` are [N, ...], dense, on the CPU; contiguous tensors are not copied. uint8
-  // data become floats, value / 255, as by torchvision's ToTensor. Other types do not change, and
-  // only float can be normalised. Errors: misuse.
+  // data become floats, value / 255, as by torchvision's ToTensor. Other types do not change; of
+  // these, only float can be normalised. Errors: misuse.
   TensorDataset(at::Tensor data, at::Tensor target, TensorDatasetOptions options = {});
 
   std::size_t size() const override;
@@ -47,7 +47,7 @@ class LOCKSTEP_API TensorDataset : public BatchDataset {
  private:
   at::Tensor data_;
   at::Tensor target_;
-  std::vector<float> table_;  // For normalised uint8 data: 256 values per channel.
+  std::vector<float> table_;  // For uint8 data: 256 values per channel.
   std::vector<float> mean_;
   std::vector<float> std_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/data/loader.h"
+#include "lockstep/data/data_loader.h"
 
 #include <ATen/Context.h>
 #include <ATen/ops/empty.h>
@@ -24,11 +24,11 @@
 namespace lockstep {
 namespace {
 
-// Batches that start in each step of the loop. More than one gets the loader ahead; few do not
-// delay the first batch by allocations.
+// Batches that start per step of the loop. More than one gets the loader ahead; few do not delay
+// the first batch by allocations.
 constexpr int starts_per_step = 2;
 
-// Estimated memory of a batch besides its values.
+// Estimate per batch.
 constexpr std::size_t bytes_beside_values = 1024;
 
 std::size_t bytes_of(const SampleSpec& spec) {
@@ -37,7 +37,7 @@ std::size_t bytes_of(const SampleSpec& spec) {
   return bytes;
 }
 
-// Whether no other object holds `tensor` or a view of it.
+// Whether there is no other handle or view.
 bool is_sole_owner(const at::Tensor& tensor) {
   return tensor.use_count() == 1 && tensor.storage().use_count() == 1;
 }
@@ -45,45 +45,47 @@ bool is_sole_owner(const at::Tensor& tensor) {
 struct Slot {
   at::Tensor data;
   at::Tensor target;
-  data::PendingBatch batch;
+  PendingBatch batch;
 };
 
-void require_valid(const BatchDataset& dataset, const LoaderOptions& options) {
-  require(options.batch_size > 0, "Loader: batch_size must be positive");
+void require_valid(const BatchDataset& dataset, const DataLoaderOptions& options) {
+  require(options.batch_size > 0, "DataLoader: batch_size must be positive");
   require(options.threads >= 0, [&] {
-    return "Loader: threads is " + std::to_string(options.threads) + ", it must not be negative";
+    return "DataLoader: threads is " + std::to_string(options.threads) +
+           ", it must not be negative";
   });
   const std::size_t dims = dataset.data_spec().sizes.size();
   require(options.memory_format == at::MemoryFormat::Contiguous ||
               (options.memory_format == at::MemoryFormat::ChannelsLast && dims == 3) ||
               (options.memory_format == at::MemoryFormat::ChannelsLast3d && dims == 4),
           [&] {
-            return "Loader: the dataset's samples have " + std::to_string(dims) +
+            return "DataLoader: the dataset's samples have " + std::to_string(dims) +
                    " dimensions, which memory_format does not fit";
           });
   if (options.device.is_cpu()) return;
   const bool usable = options.device.is_cuda() && at::hasCUDA();
   if (!usable)
-    throw Error(Fault::unsupported,
-                "Loader: this LibTorch cannot load batches to the device " + options.device.str());
+    throw Error(Fault::unsupported, "DataLoader: this LibTorch cannot load batches to the device " +
+                                        options.device.str());
 }
 
-// An empty loop would silently end a training.
-void require_batches(const DistributedSampler& sampler, const LoaderOptions& options) {
+// An empty loop would silently end the training.
+void require_batches(const DistributedSampler& sampler, const DataLoaderOptions& options) {
   const std::size_t samples = sampler.size();
   require(!options.drop_last || samples >= options.batch_size, [&] {
-    return "Loader: drop_last leaves no batch: this rank has " + std::to_string(samples) +
+    return "DataLoader: drop_last leaves no batch: this rank has " + std::to_string(samples) +
            " samples in an epoch, fewer than batch_size, " + std::to_string(options.batch_size);
   });
-  if (samples == 0) log(LogLevel::warning, "Loader: this rank has no samples: its loops are empty");
+  if (samples == 0)
+    log(LogLevel::warning, "DataLoader: this rank has no samples: its loops are empty");
 }
 
 }  // namespace
 
-// The current pass, and the threads and memory that later passes reuse.
-class Loader::Pass {
+// The current pass, with threads and memory that later passes reuse.
+class DataLoader::Pass {
  public:
-  Pass(const BatchDataset& dataset, DistributedSampler sampler, const LoaderOptions& options);
+  Pass(const BatchDataset& dataset, DistributedSampler sampler, const DataLoaderOptions& options);
 
   // Call it before the first pass.
   void set_region(std::shared_ptr<RegisteredRegion> region) { region_ = std::move(region); }
@@ -111,7 +113,7 @@ class Loader::Pass {
 
   const BatchDataset& dataset_;
   DistributedSampler sampler_;
-  const LoaderOptions options_;
+  const DataLoaderOptions options_;
   const SampleSpec data_spec_;
   const SampleSpec target_spec_;
   const std::size_t slot_bytes_;
@@ -121,18 +123,18 @@ class Loader::Pass {
   std::vector<std::unique_ptr<Slot>> slots_;
   std::vector<Slot*> free_;
   std::deque<Slot*> started_;  // In the order of their batches.
-  Slot* current_ = nullptr;    // The batch in the loop.
+  Slot* current_ = nullptr;    // In the loop.
   Batch batch_;
-  std::int64_t epoch_ = 0;    // The program may already have set the next one.
-  std::size_t left_ = 0;      // Unconsumed samples of the pass.
-  bool is_running_ = false;   // Whether an iterator exists.
-  bool is_drawn_ = false;     // Whether the sampler has no more batches in this pass.
-  data::BatchFiller filler_;  // Must be last: its threads use the memory above.
+  std::int64_t epoch_ = 0;   // The program may have set the next one.
+  std::size_t left_ = 0;     // Unconsumed samples of the pass.
+  bool is_running_ = false;  // Whether an iterator exists.
+  bool is_drawn_ = false;    // Whether the sampler has no more batches.
+  BatchFiller filler_;       // Last: its threads use the memory above.
 };
 
 namespace {
 
-std::size_t slots_for(const LoaderOptions& options, std::size_t slot_bytes) {
+std::size_t slots_for(const DataLoaderOptions& options, std::size_t slot_bytes) {
   if (options.threads == 0) return 1;
   const std::size_t indices = options.batch_size * sizeof(std::size_t);
   const std::size_t whole = slot_bytes + indices + bytes_beside_values;
@@ -141,8 +143,8 @@ std::size_t slots_for(const LoaderOptions& options, std::size_t slot_bytes) {
 
 }  // namespace
 
-Loader::Pass::Pass(const BatchDataset& dataset, DistributedSampler sampler,
-                   const LoaderOptions& options)
+DataLoader::Pass::Pass(const BatchDataset& dataset, DistributedSampler sampler,
+                       const DataLoaderOptions& options)
     : dataset_(dataset),
       sampler_(std::move(sampler)),
       options_((require_valid(dataset, options), options)),
@@ -154,25 +156,25 @@ Loader::Pass::Pass(const BatchDataset& dataset, DistributedSampler sampler,
   require_batches(sampler_, options_);
 }
 
-std::size_t Loader::Pass::batches_of_epoch() const {
+std::size_t DataLoader::Pass::batches_of_epoch() const {
   const std::size_t samples = sampler_.size();
   const bool has_smaller = samples % options_.batch_size != 0 && !options_.drop_last;
   return samples / options_.batch_size + (has_smaller ? 1 : 0);
 }
 
-void Loader::Pass::consume(const Batch& batch) {
+void DataLoader::Pass::consume(const Batch& batch) {
   sampler_.consume(batch.indices);
   left_ -= batch.indices.size();
   if (!options_.drop_last || left_ >= options_.batch_size) return;
-  // Drops the remaining samples permanently: fewer ranks could otherwise form a batch of them.
+  // Drops the remaining samples: fewer ranks could otherwise form a batch of them.
   sampler_.next(options_.batch_size);  // Draws them if the loop has not.
   sampler_.consume(std::exchange(left_, 0));
 }
 
-void Loader::Pass::begin() {
+void DataLoader::Pass::begin() {
   require(!is_running_,
-          "Loader: a loop over this loader runs already; another one at the same time "
-          "needs a Loader of its own");
+          "DataLoader: a loop over this loader runs already; another one at the same time "
+          "needs a DataLoader of its own");
   sampler_.reset();
   epoch_ = sampler_.epoch();
   left_ = sampler_.remaining();
@@ -180,9 +182,9 @@ void Loader::Pass::begin() {
   is_drawn_ = false;
 }
 
-void Loader::Pass::advance() {
-  // In inference mode, too, the loop gets ordinary tensors: threads can write them, and a later
-  // loop can differentiate.
+void DataLoader::Pass::advance() {
+  // Ordinary tensors also in inference mode: threads write them, and later loops can
+  // differentiate.
   const c10::InferenceMode ordinary(false);
   if (current_ != nullptr) take_back(*std::exchange(current_, nullptr));
   try {
@@ -198,7 +200,7 @@ void Loader::Pass::advance() {
   }
 }
 
-void Loader::Pass::stop() noexcept {
+void DataLoader::Pass::stop() noexcept {
   filler_.cancel();
   if (current_ != nullptr) take_back(*std::exchange(current_, nullptr));
   for (Slot* const slot : started_) take_back(*slot);
@@ -206,13 +208,12 @@ void Loader::Pass::stop() noexcept {
   is_drawn_ = true;
 }
 
-void Loader::Pass::end() noexcept {
+void DataLoader::Pass::end() noexcept {
   stop();
   is_running_ = false;
 }
 
-// Does nothing if the pass has no more batches, or all slots are in use.
-void Loader::Pass::start_next() {
+void DataLoader::Pass::start_next() {
   if (is_drawn_ || (free_.empty() && slots_.size() == most_slots_)) return;
   auto indices = draw();
   if (!indices) {
@@ -230,19 +231,19 @@ void Loader::Pass::start_next() {
   filler_.start(slot.batch);
 }
 
-std::optional<std::vector<std::size_t>> Loader::Pass::draw() {
+std::optional<std::vector<std::size_t>> DataLoader::Pass::draw() {
   auto indices = sampler_.next(options_.batch_size);
   if (!indices || (options_.drop_last && indices->size() < options_.batch_size))
     return std::nullopt;
   const std::size_t largest = *std::ranges::max_element(*indices);
   require(largest < dataset_.size(), [&] {
-    return "Loader: the sampler gave index " + std::to_string(largest) +
+    return "DataLoader: the sampler gave index " + std::to_string(largest) +
            ", but the dataset has only " + std::to_string(dataset_.size()) + " samples";
   });
   return indices;
 }
 
-Slot& Loader::Pass::free_slot() {
+Slot& DataLoader::Pass::free_slot() {
   if (free_.empty()) free_.push_back(slots_.emplace_back(std::make_unique<Slot>()).get());
   Slot& slot = *free_.back();
   if (!slot.data.defined()) {
@@ -253,7 +254,7 @@ Slot& Loader::Pass::free_slot() {
   return slot;
 }
 
-at::Tensor Loader::Pass::with_rows(const SampleSpec& spec, at::MemoryFormat format) const {
+at::Tensor DataLoader::Pass::with_rows(const SampleSpec& spec, at::MemoryFormat format) const {
   std::vector<std::int64_t> sizes{static_cast<std::int64_t>(options_.batch_size)};
   sizes.insert(sizes.end(), spec.sizes.begin(), spec.sizes.end());
   const at::Tensor block = region_ ? empty_in(region_, sizes, spec.type, format) : at::Tensor();
@@ -261,8 +262,8 @@ at::Tensor Loader::Pass::with_rows(const SampleSpec& spec, at::MemoryFormat form
   return at::empty(sizes, at::dtype(spec.type).pinned_memory(options_.device.is_cuda()), format);
 }
 
-// Bytes in the region for all slots of a pass; 0 for ordinary memory.
-std::size_t Loader::Pass::region_bytes() const {
+// For all slots of a pass; 0 for ordinary memory.
+std::size_t DataLoader::Pass::region_bytes() const {
   if (!options_.device.is_cpu()) return 0;
   const std::size_t slots = std::min(most_slots_, std::max<std::size_t>(1, batches_of_epoch()));
   const std::size_t bytes =
@@ -271,7 +272,7 @@ std::size_t Loader::Pass::region_bytes() const {
   return bytes <= options_.registered_bytes ? bytes : 0;
 }
 
-void Loader::Pass::present(Slot& slot) {
+void DataLoader::Pass::present(Slot& slot) {
   const auto to_device = [&](const at::Tensor& tensor) {
     return options_.device.is_cpu() ? tensor : tensor.to(options_.device, /*non_blocking=*/true);
   };
@@ -281,8 +282,8 @@ void Loader::Pass::present(Slot& slot) {
             .epoch = slot.batch.epoch};
 }
 
-// LibTorch's allocator reuses pinned memory once its copy is complete.
-void Loader::Pass::take_back(Slot& slot) noexcept {
+// LibTorch's allocator reuses pinned memory after the copy.
+void DataLoader::Pass::take_back(Slot& slot) noexcept {
   batch_ = {};
   slot.batch.data.reset();
   slot.batch.target.reset();
@@ -297,40 +298,40 @@ void Loader::Pass::take_back(Slot& slot) noexcept {
 
 namespace {
 
-// Collective: all ranks get a region of the same size, or none. `bytes` may be 0 on some ranks.
+// Collective: all ranks get equal regions, or none. `bytes` may be 0 on some ranks.
 std::shared_ptr<RegisteredRegion> region_of(std::size_t bytes, const ProcessGroup& group) {
-  const auto all = all_gather_value(bytes, group, {.label = "memory of a Loader"});
+  const auto all = all_gather_value(bytes, group, {.label = "memory of a DataLoader"});
   if (group.size() == 1 || std::ranges::min(all) == 0) return nullptr;
   try {
     return std::make_shared<RegisteredRegion>(group.allocate(std::ranges::max(all)));
   } catch (const Error& error) {
     if (error.fault() != Fault::system) throw;
     if (group.rank() == 0)
-      log(LogLevel::warning, "Loader: batches lie in ordinary memory: " + bare_text(error));
+      log(LogLevel::warning, "DataLoader: batches lie in ordinary memory: " + bare_text(error));
     return nullptr;
   }
 }
 
-// Ranks compare their options before one of them rejects its own.
-void require_same_on_all(const BatchDataset& dataset, const LoaderOptions& options,
+void require_same_on_all(const BatchDataset& dataset, const DataLoaderOptions& options,
                          const ProcessGroup& group) {
-  data::require_agreement("Loader",
-                          {{"the dataset's size", dataset.size()},
-                           {"batch_size", options.batch_size},
-                           {"drop_last", options.drop_last, true},
-                           {"registered_bytes", options.registered_bytes},
-                           {"seed", options.seed}},
-                          group);
+  require_agreement("DataLoader",
+                    {{"the dataset's size", dataset.size()},
+                     {"batch_size", options.batch_size},
+                     {"drop_last", options.drop_last, true},
+                     {"registered_bytes", options.registered_bytes},
+                     {"seed", options.seed}},
+                    group);
 }
 
 }  // namespace
 
-Loader::Loader(const BatchDataset& dataset, DistributedSampler sampler, LoaderOptions options)
+DataLoader::DataLoader(const BatchDataset& dataset, DistributedSampler sampler,
+                       DataLoaderOptions options)
     : pass_(std::make_unique<Pass>(dataset, std::move(sampler), options)) {}
 
-// A rank whose options are invalid takes part in the exchange before it throws.
-Loader::Loader(const BatchDataset& dataset, DistributedSampler sampler, const ProcessGroup& group,
-               LoaderOptions options) {
+// A rank with invalid options joins the exchange before it throws.
+DataLoader::DataLoader(const BatchDataset& dataset, DistributedSampler sampler,
+                       const ProcessGroup& group, DataLoaderOptions options) {
   require_same_on_all(dataset, options, group);
   std::exception_ptr refused;
   try {
@@ -343,11 +344,11 @@ Loader::Loader(const BatchDataset& dataset, DistributedSampler sampler, const Pr
   pass_->set_region(std::move(region));
 }
 
-Loader::~Loader() = default;
+DataLoader::~DataLoader() = default;
 
-std::size_t Loader::size() const { return pass_->batches_of_epoch(); }
+std::size_t DataLoader::size() const { return pass_->batches_of_epoch(); }
 
-Loader::Iterator Loader::begin() {
+DataLoader::Iterator DataLoader::begin() {
   const InPhase phase(StepPhase::data);
   pass_->begin();
   Iterator iterator(*pass_);
@@ -355,35 +356,35 @@ Loader::Iterator Loader::begin() {
   return iterator;
 }
 
-void Loader::consume(const Batch& batch) { pass_->consume(batch); }
+void DataLoader::consume(const Batch& batch) { pass_->consume(batch); }
 
-std::size_t Loader::bytes() const { return pass_->bytes(); }
+std::size_t DataLoader::bytes() const { return pass_->bytes(); }
 
-RegisteredMemory Loader::batch_memory() const { return pass_->region(); }
+RegisteredMemory DataLoader::batch_memory() const { return pass_->region(); }
 
-Loader::Iterator::Iterator(Pass& pass) : pass_(&pass) {}
+DataLoader::Iterator::Iterator(Pass& pass) : pass_(&pass) {}
 
-Loader::Iterator& Loader::Iterator::operator=(Iterator&& other) noexcept {
+DataLoader::Iterator& DataLoader::Iterator::operator=(Iterator&& other) noexcept {
   std::swap(pass_, other.pass_);
   return *this;
 }
 
-Loader::Iterator::~Iterator() {
+DataLoader::Iterator::~Iterator() {
   if (pass_ != nullptr) pass_->end();
 }
 
-Batch& Loader::Iterator::operator*() const {
-  require(!pass_->is_over(), "Loader: there is no batch at the end of a pass");
+Batch& DataLoader::Iterator::operator*() const {
+  require(!pass_->is_over(), "DataLoader: there is no batch at the end of a pass");
   return pass_->batch();
 }
 
-Loader::Iterator& Loader::Iterator::operator++() {
+DataLoader::Iterator& DataLoader::Iterator::operator++() {
   const InPhase phase(StepPhase::data);
   pass_->advance();
   return *this;
 }
 
-bool operator==(const Loader::Iterator& iterator, std::default_sentinel_t) {
+bool operator==(const DataLoader::Iterator& iterator, std::default_sentinel_t) {
   return iterator.pass_->is_over();
 }
 

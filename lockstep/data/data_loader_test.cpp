@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/data/loader.h"
+#include "lockstep/data/data_loader.h"
 
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
@@ -21,6 +21,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -38,7 +39,7 @@
 #include "lockstep/data/tensor_dataset.h"
 #include "tests/fault_of.h"
 
-namespace lockstep::data::loader_test {
+namespace lockstep::data::data_loader_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -92,7 +93,7 @@ Batch copy_of(const Batch& batch) {
   return {batch.data.clone(), batch.target.clone(), batch.indices, batch.epoch};
 }
 
-std::vector<Batch> batches_of(Loader& loader) {
+std::vector<Batch> batches_of(DataLoader& loader) {
   std::vector<Batch> all;
   for (const Batch& batch : loader) all.push_back(copy_of(batch));
   return all;
@@ -121,10 +122,10 @@ void expect_equal(const std::vector<Batch>& batches, const std::vector<Batch>& e
 
 // --- Order and values ----------------------------------------------------------------------------
 
-TEST(Loader, GivesTheSamplersOrderInBatchesOfOneSizeExceptTheLast) {
+TEST(DataLoader, GivesTheSamplersOrderInBatchesOfOneSizeExceptTheLast) {
   const Noise noise(103);
   const DistributedSampler sampler(103, 2, 1);
-  Loader loader(noise, sampler, {.batch_size = 10, .threads = 2});
+  DataLoader loader(noise, sampler, {.batch_size = 10, .threads = 2});
   EXPECT_EQ(loader.size(), 6U);
   const auto batches = batches_of(loader);
   ASSERT_EQ(batches.size(), 6U);
@@ -141,24 +142,24 @@ TEST(Loader, GivesTheSamplersOrderInBatchesOfOneSizeExceptTheLast) {
   EXPECT_EQ(indices_of(batches), order_of(sampler));
 }
 
-TEST(Loader, LeavesOutASmallerLastBatchWithDropLast) {
+TEST(DataLoader, LeavesOutASmallerLastBatchWithDropLast) {
   const Noise noise(103);
   const DistributedSampler sampler(103, 1, 0);
-  Loader loader(noise, sampler, {.batch_size = 10, .drop_last = true});
+  DataLoader loader(noise, sampler, {.batch_size = 10, .drop_last = true});
   EXPECT_EQ(loader.size(), 10U);
   EXPECT_EQ(batches_of(loader).size(), 10U);
 }
 
-TEST(Loader, GivesTheSameValuesWithAnyNumberOfThreadsAndInAnyLayout) {
+TEST(DataLoader, GivesTheSameValuesWithAnyNumberOfThreadsAndInAnyLayout) {
   const Noise noise(50);
   DistributedSampler sampler(50, 1, 0);
   sampler.set_epoch(3);
-  Loader reference(noise, sampler, {.batch_size = 8, .threads = 0, .seed = 5});
+  DataLoader reference(noise, sampler, {.batch_size = 8, .threads = 0, .seed = 5});
   const auto expected = batches_of(reference);
   for (const int threads : {0, 1, 4}) {
     for (const auto format : {at::MemoryFormat::Contiguous, at::MemoryFormat::ChannelsLast}) {
-      Loader loader(noise, sampler,
-                    {.batch_size = 8, .threads = threads, .memory_format = format, .seed = 5});
+      DataLoader loader(noise, sampler,
+                        {.batch_size = 8, .threads = threads, .memory_format = format, .seed = 5});
       for (const Batch& batch : loader) {
         EXPECT_TRUE(batch.data.is_contiguous(format));
         EXPECT_EQ(batch.epoch, 3);
@@ -168,10 +169,10 @@ TEST(Loader, GivesTheSameValuesWithAnyNumberOfThreadsAndInAnyLayout) {
   }
 }
 
-TEST(Loader, FinishesAPassInItsEpochWhenTheNextOneIsSetEarly) {
+TEST(DataLoader, FinishesAPassInItsEpochWhenTheNextOneIsSetEarly) {
   const Noise noise(80);
   DistributedSampler sampler(80, 1, 0);
-  Loader loader(noise, sampler, {.batch_size = 8, .threads = 1, .prefetch_bytes = 0});
+  DataLoader loader(noise, sampler, {.batch_size = 8, .threads = 1, .prefetch_bytes = 0});
   const auto expected = batches_of(loader);
   std::vector<Batch> seen;
   for (const Batch& batch : loader) {
@@ -182,12 +183,12 @@ TEST(Loader, FinishesAPassInItsEpochWhenTheNextOneIsSetEarly) {
   expect_equal(seen, expected);
 }
 
-TEST(Loader, DrawsOtherRandomNumbersInEachEpochAndForEachSeed) {
+TEST(DataLoader, DrawsOtherRandomNumbersInEachEpochAndForEachSeed) {
   const Noise noise(8);
   DistributedSampler sampler(8, 1, 0, {.shuffle = false});
   const auto values = [&](std::int64_t epoch, std::uint64_t seed) {
     sampler.set_epoch(epoch);
-    Loader loader(noise, sampler, {.batch_size = 8, .seed = seed});
+    DataLoader loader(noise, sampler, {.batch_size = 8, .seed = seed});
     return batches_of(loader).at(0).data;
   };
   EXPECT_TRUE(at::equal(values(1, 0), values(1, 0)));
@@ -201,8 +202,8 @@ std::vector<std::map<std::size_t, at::Tensor>> global_batches(const BatchDataset
   std::vector<std::map<std::size_t, at::Tensor>> steps;
   for (int rank = 0; rank < ranks; ++rank) {
     const DistributedSampler sampler(dataset.size(), ranks, rank);
-    Loader loader(dataset, sampler,
-                  {.batch_size = 16 / static_cast<std::size_t>(ranks), .threads = rank});
+    DataLoader loader(dataset, sampler,
+                      {.batch_size = 16 / static_cast<std::size_t>(ranks), .threads = rank});
     std::size_t step = 0;
     for (const Batch& batch : loader) {
       if (steps.size() == step) steps.emplace_back();
@@ -214,7 +215,7 @@ std::vector<std::map<std::size_t, at::Tensor>> global_batches(const BatchDataset
   return steps;
 }
 
-TEST(Loader, GivesTheSameGlobalBatchesToAnyNumberOfRanks) {
+TEST(DataLoader, GivesTheSameGlobalBatchesToAnyNumberOfRanks) {
   const Noise noise(64);
   const auto expected = global_batches(noise, 1);
   for (const int ranks : {2, 4}) {
@@ -228,10 +229,10 @@ TEST(Loader, GivesTheSameGlobalBatchesToAnyNumberOfRanks) {
   }
 }
 
-TEST(Loader, AnnouncesSamplesInOrderBeforeTheyAreRead) {
+TEST(DataLoader, AnnouncesSamplesInOrderBeforeTheyAreRead) {
   const Noise noise(40);
   const DistributedSampler sampler(40, 1, 0);
-  Loader loader(noise, sampler, {.batch_size = 8, .threads = 2});
+  DataLoader loader(noise, sampler, {.batch_size = 8, .threads = 2});
   std::size_t seen = 0;
   for (const Batch& batch : loader) {
     seen += batch.indices.size();
@@ -242,12 +243,12 @@ TEST(Loader, AnnouncesSamplesInOrderBeforeTheyAreRead) {
 
 // --- Resuming ------------------------------------------------------------------------------------
 
-TEST(Loader, ResumesAfterTheConsumedBatchesOnAnotherNumberOfRanks) {
+TEST(DataLoader, ResumesAfterTheConsumedBatchesOnAnotherNumberOfRanks) {
   const Noise noise(96);
   DistributedSampler sampler(96, 1, 0);
   sampler.set_epoch(2);
   const Indices order = order_of(sampler);
-  Loader loader(noise, sampler, {.batch_size = 8, .threads = 2});
+  DataLoader loader(noise, sampler, {.batch_size = 8, .threads = 2});
   int steps = 0;
   for (const Batch& batch : loader) {
     if (++steps == 4) break;  // The fourth batch and those filled ahead do not count.
@@ -259,7 +260,7 @@ TEST(Loader, ResumesAfterTheConsumedBatchesOnAnotherNumberOfRanks) {
   for (int rank = 0; rank < 2; ++rank) {
     DistributedSampler resumed(96, 2, rank);
     resumed.load_state_dict(sampler.state_dict());
-    Loader continued(noise, resumed, {.batch_size = 4, .threads = 1});
+    DataLoader continued(noise, resumed, {.batch_size = 4, .threads = 1});
     for (const Batch& batch : continued) {
       EXPECT_EQ(batch.epoch, 2);
       rest.insert(batch.indices.begin(), batch.indices.end());
@@ -270,10 +271,10 @@ TEST(Loader, ResumesAfterTheConsumedBatchesOnAnotherNumberOfRanks) {
   EXPECT_EQ(rest, std::multiset<std::size_t>(order.begin() + 24, order.end()));
 }
 
-TEST(Loader, RefusesToConsumeABatchTwiceOrOutOfOrder) {
+TEST(DataLoader, RefusesToConsumeABatchTwiceOrOutOfOrder) {
   const Noise noise(40);
   const DistributedSampler sampler(40, 1, 0);
-  Loader loader(noise, sampler, {.batch_size = 8});
+  DataLoader loader(noise, sampler, {.batch_size = 8});
   std::vector<Batch> kept;
   for (const Batch& batch : loader) {
     kept.push_back(batch);
@@ -290,11 +291,11 @@ TEST(Loader, RefusesToConsumeABatchTwiceOrOutOfOrder) {
 }
 
 // After the last batch, 24 samples are left: too few for two ranks, enough for one.
-TEST(Loader, ADroppedEndStaysDroppedOnAnotherNumberOfRanks) {
+TEST(DataLoader, ADroppedEndStaysDroppedOnAnotherNumberOfRanks) {
   const Noise noise(120);
   for (const int threads : {0, 2}) {
     DistributedSampler sampler(120, 2, 0);
-    Loader loader(noise, sampler, {.batch_size = 16, .threads = threads, .drop_last = true});
+    DataLoader loader(noise, sampler, {.batch_size = 16, .threads = threads, .drop_last = true});
     for (const std::int64_t epoch : {0, 1}) {
       sampler.set_epoch(epoch);
       std::size_t batches = 0;
@@ -306,7 +307,7 @@ TEST(Loader, ADroppedEndStaysDroppedOnAnotherNumberOfRanks) {
     }
     DistributedSampler alone(120, 1, 0);
     alone.load_state_dict(sampler.state_dict());
-    Loader resumed(noise, alone, {.batch_size = 16, .drop_last = true});
+    DataLoader resumed(noise, alone, {.batch_size = 16, .drop_last = true});
     EXPECT_TRUE(resumed.begin() == resumed.end());
   }
 }
@@ -318,7 +319,7 @@ struct Failing {
   Indices before;  // Indices of the batches that came before.
 };
 
-Failing first_failure(Loader& loader, Fault expected) {
+Failing first_failure(DataLoader& loader, Fault expected) {
   Failing found;
   EXPECT_EQ(fault_of(
                 [&] {
@@ -331,26 +332,26 @@ Failing first_failure(Loader& loader, Fault expected) {
   return found;
 }
 
-TEST(Loader, ShowsThePathOfAFailedSampleOnce) {
+TEST(DataLoader, ShowsThePathOfAFailedSampleOnce) {
   Noise noise(4);
   noise.before_sample = [](std::size_t) {
     throw Error(Fault::system, "noise/0.bin: No such file or directory");
   };
   const DistributedSampler sampler(4, 1, 0, {.shuffle = false});
-  Loader loader(noise, sampler, {.batch_size = 1});
+  DataLoader loader(noise, sampler, {.batch_size = 1});
   EXPECT_NE(first_failure(loader, Fault::system)
                 .text.find("sample 0 (noise/0.bin): No such file or directory"),
             std::string::npos);
 }
 
-TEST(Loader, ThrowsAtTheFailedBatchAndNamesItsFirstFailedSample) {
+TEST(DataLoader, ThrowsAtTheFailedBatchAndNamesItsFirstFailedSample) {
   Noise noise(60);
   noise.before_sample = [](std::size_t index) {
     if (index == 33 || index == 38 || index == 59) throw std::out_of_range("no such pixel");
   };
   const DistributedSampler sampler(60, 1, 0, {.shuffle = false});
   for (const int threads : {0, 1, 4}) {
-    Loader loader(noise, sampler, {.batch_size = 10, .threads = threads});
+    DataLoader loader(noise, sampler, {.batch_size = 10, .threads = threads});
     for (int pass = 0; pass < 3; ++pass) {
       const Failing found = first_failure(loader, Fault::corrupt);
       EXPECT_NE(found.text.find("sample 33 (noise/33.bin): no such pixel"), std::string::npos)
@@ -360,20 +361,20 @@ TEST(Loader, ThrowsAtTheFailedBatchAndNamesItsFirstFailedSample) {
   }
 }
 
-TEST(Loader, ContinuesInANewLoopOnceTheSampleIsReadable) {
+TEST(DataLoader, ContinuesInANewLoopOnceTheSampleIsReadable) {
   Noise noise(60);
   std::atomic<bool> broken = true;
   noise.before_sample = [&](std::size_t index) {
     if (broken && index == 33) throw Error(Fault::system, "the disk is gone");
   };
   const DistributedSampler sampler(60, 1, 0);
-  Loader loader(noise, sampler, {.batch_size = 10, .threads = 2});
+  DataLoader loader(noise, sampler, {.batch_size = 10, .threads = 2});
   EXPECT_NE(first_failure(loader, Fault::system).text.find("the disk is gone"), std::string::npos);
   broken = false;
   EXPECT_EQ(indices_of(batches_of(loader)), order_of(sampler));
 }
 
-TEST(Loader, KeepsTheFaultOfWhatWasThrownAndNestsIt) {
+TEST(DataLoader, KeepsTheFaultOfWhatWasThrownAndNestsIt) {
   struct Case {
     std::function<void()> raise;
     Fault fault;
@@ -387,7 +388,7 @@ TEST(Loader, KeepsTheFaultOfWhatWasThrownAndNestsIt) {
   for (const Case& each : cases) {
     Noise noise(4);
     noise.before_sample = [&](std::size_t) { each.raise(); };
-    Loader loader(noise, DistributedSampler(4, 1, 0), {.batch_size = 2});
+    DataLoader loader(noise, DistributedSampler(4, 1, 0), {.batch_size = 2});
     try {
       loader.begin();
       ADD_FAILURE() << "nothing was thrown";
@@ -398,34 +399,34 @@ TEST(Loader, KeepsTheFaultOfWhatWasThrownAndNestsIt) {
   }
 }
 
-TEST(Loader, NamesTheChunkIfItsSamplesCanBeReadOneByOne) {
+TEST(DataLoader, NamesTheChunkIfItsSamplesCanBeReadOneByOne) {
   Noise noise(8);
   std::size_t calls = 0;
   noise.before_sample = [&](std::size_t) {
     if (++calls == 3) throw std::runtime_error("once only");
   };
-  Loader loader(noise, DistributedSampler(8, 1, 0, {.shuffle = false}),
-                {.batch_size = 8, .threads = 0});
+  DataLoader loader(noise, DistributedSampler(8, 1, 0, {.shuffle = false}),
+                    {.batch_size = 8, .threads = 0});
   const Failing found = first_failure(loader, Fault::corrupt);
   EXPECT_NE(found.text.find("samples from sample 0 (noise/0.bin) to sample 7 (noise/7.bin)"),
             std::string::npos)
       << found.text;
 }
 
-TEST(Loader, RefusesASamplerOfALargerDataset) {
+TEST(DataLoader, RefusesASamplerOfALargerDataset) {
   const Noise noise(8);
-  Loader loader(noise, DistributedSampler(9, 1, 0), {.batch_size = 9});
+  DataLoader loader(noise, DistributedSampler(9, 1, 0), {.batch_size = 9});
   EXPECT_NE(first_failure(loader, Fault::misuse).text.find("index 8, but the dataset has only 8"),
             std::string::npos);
 }
 
 // --- Loops that end early ------------------------------------------------------------------------
 
-TEST(Loader, RestartsAfterABreakAtAnyBatch) {
+TEST(DataLoader, RestartsAfterABreakAtAnyBatch) {
   const Noise noise(60);
   const DistributedSampler sampler(60, 1, 0);
   for (const int threads : {0, 1, 4}) {
-    Loader loader(noise, sampler, {.batch_size = 4, .threads = threads});
+    DataLoader loader(noise, sampler, {.batch_size = 4, .threads = threads});
     const auto expected = batches_of(loader);
     for (std::size_t stop = 1; stop <= expected.size(); ++stop) {
       std::vector<Batch> seen;
@@ -439,22 +440,23 @@ TEST(Loader, RestartsAfterABreakAtAnyBatch) {
   }
 }
 
-TEST(Loader, EndsWithItsLoopWhileThreadsAreFilling) {
-  Noise noise(1000);
+TEST(DataLoader, EndsWithItsLoopWhileThreadsAreFilling) {
+  constexpr std::size_t many = 100'000;  // Threads read a few thousand of them in a second.
+  Noise noise(many);
   noise.before_sample = [](std::size_t) { std::this_thread::sleep_for(1ms); };
   for (int i = 0; i < 5; ++i) {
-    Loader loader(noise, DistributedSampler(1000, 1, 0), {.batch_size = 4, .threads = 3});
+    DataLoader loader(noise, DistributedSampler(many, 1, 0), {.batch_size = 4, .threads = 3});
     if (i == 0) continue;  // Never used.
     const auto iterator = loader.begin();
     EXPECT_FALSE(iterator == loader.end());
   }
-  EXPECT_LT(noise.reads, 1000U);
+  EXPECT_LT(noise.reads, many);
 }
 
-TEST(Loader, RefusesASecondLoopWithinALoopWhichGoesOn) {
+TEST(DataLoader, RefusesASecondLoopWithinALoopWhichGoesOn) {
   const Noise noise(40);
   const DistributedSampler sampler(40, 1, 0);
-  Loader loader(noise, sampler, {.batch_size = 8, .threads = 2});
+  DataLoader loader(noise, sampler, {.batch_size = 8, .threads = 2});
   Indices seen;
   for (const Batch& batch : loader) {
     EXPECT_EQ(fault_of([&] { loader.begin(); }), Fault::misuse);
@@ -463,11 +465,11 @@ TEST(Loader, RefusesASecondLoopWithinALoopWhichGoesOn) {
   EXPECT_EQ(seen, order_of(sampler));
 }
 
-TEST(Loader, HasNoBatchForARankWithoutSamplesAndReportsThis) {
+TEST(DataLoader, HasNoBatchForARankWithoutSamplesAndReportsThis) {
   const Noise noise(1);
   std::vector<std::string> said;
   set_log_sink([&](LogLevel, std::string_view line) { said.emplace_back(line); });
-  Loader loader(noise, DistributedSampler(1, 2, 1, {.pad = false}), {.batch_size = 8});
+  DataLoader loader(noise, DistributedSampler(1, 2, 1, {.pad = false}), {.batch_size = 8});
   set_log_sink({});
   ASSERT_EQ(said.size(), 1U);
   EXPECT_NE(said[0].find("this rank has no samples"), std::string::npos) << said[0];
@@ -476,11 +478,11 @@ TEST(Loader, HasNoBatchForARankWithoutSamplesAndReportsThis) {
   EXPECT_EQ(fault_of([&] { *loader.begin(); }), Fault::misuse);
 }
 
-TEST(Loader, IsDestroyedInAForkedChildAndRefusesToLoadThere) {
+TEST(DataLoader, IsDestroyedInAForkedChildAndRefusesToLoadThere) {
   const Noise noise(1000);
-  auto loader = std::make_unique<Loader>(noise, DistributedSampler(1000, 1, 0),
-                                         LoaderOptions{.batch_size = 4, .threads = 2});
-  auto iterator = std::make_unique<Loader::Iterator>(loader->begin());
+  auto loader = std::make_unique<DataLoader>(noise, DistributedSampler(1000, 1, 0),
+                                             DataLoaderOptions{.batch_size = 4, .threads = 2});
+  auto iterator = std::make_unique<DataLoader::Iterator>(loader->begin());
   const pid_t child = ::fork();
   if (child == 0) {
     std::string text;
@@ -502,13 +504,13 @@ TEST(Loader, IsDestroyedInAForkedChildAndRefusesToLoadThere) {
 
 constexpr std::size_t sample_bytes = (2 * 3 * 4 + 1) * 8;
 
-TEST(Loader, FillsAsManyBytesAheadAsTheProgramAllowsAndNoMore) {
+TEST(DataLoader, FillsAsManyBytesAheadAsTheProgramAllowsAndNoMore) {
   for (const std::size_t ahead : {1, 3, 7}) {
     const Noise noise(400);
     const std::size_t bytes = 4 * (sample_bytes + sizeof(std::size_t)) + 1024;
     const std::size_t prefetch = ahead == 1 ? 0 : ahead * bytes + sample_bytes;
-    Loader loader(noise, DistributedSampler(400, 1, 0),
-                  {.batch_size = 4, .threads = 3, .prefetch_bytes = prefetch});
+    DataLoader loader(noise, DistributedSampler(400, 1, 0),
+                      {.batch_size = 4, .threads = 3, .prefetch_bytes = prefetch});
     std::size_t taken = 0;
     for (const Batch& batch : loader) {
       taken += batch.indices.size();
@@ -523,10 +525,10 @@ TEST(Loader, FillsAsManyBytesAheadAsTheProgramAllowsAndNoMore) {
 }
 
 // The overhead of each batch exceeds the memory of its values.
-TEST(Loader, DrawsNotMoreThanABatchAheadForEachKilobyte) {
+TEST(DataLoader, DrawsNotMoreThanABatchAheadForEachKilobyte) {
   const Noise noise(1000);
-  Loader loader(noise, DistributedSampler(1000, 1, 0),
-                {.batch_size = 1, .threads = 1, .prefetch_bytes = 64 << 10});
+  DataLoader loader(noise, DistributedSampler(1000, 1, 0),
+                    {.batch_size = 1, .threads = 1, .prefetch_bytes = 64 << 10});
   std::size_t taken = 0;
   for (const Batch& batch : loader) {
     taken += batch.indices.size();
@@ -534,9 +536,9 @@ TEST(Loader, DrawsNotMoreThanABatchAheadForEachKilobyte) {
   }
 }
 
-TEST(Loader, HasMemoryForOneBatchWithoutThreads) {
+TEST(DataLoader, HasMemoryForOneBatchWithoutThreads) {
   const Noise noise(400);
-  Loader loader(noise, DistributedSampler(400, 1, 0), {.batch_size = 4, .threads = 0});
+  DataLoader loader(noise, DistributedSampler(400, 1, 0), {.batch_size = 4, .threads = 0});
   std::size_t taken = 0;
   for (const Batch& batch : loader) {
     taken += batch.indices.size();
@@ -545,20 +547,20 @@ TEST(Loader, HasMemoryForOneBatchWithoutThreads) {
   EXPECT_EQ(loader.bytes(), 4 * sample_bytes);
 }
 
-TEST(Loader, FillsTheSameMemoryAgain) {
+TEST(DataLoader, FillsTheSameMemoryAgain) {
   const Noise noise(400);
-  Loader loader(noise, DistributedSampler(400, 1, 0),
-                {.batch_size = 4, .threads = 2, .prefetch_bytes = 3 * 4 * sample_bytes});
+  DataLoader loader(noise, DistributedSampler(400, 1, 0),
+                    {.batch_size = 4, .threads = 2, .prefetch_bytes = 3 * 4 * sample_bytes});
   std::set<const void*> places;
   for (int epoch = 0; epoch < 3; ++epoch)
     for (const Batch& batch : loader) places.insert(batch.data.const_data_ptr());
   EXPECT_LE(places.size(), 4U);
 }
 
-TEST(Loader, NeverOverwritesABatchOfWhichTheProgramHoldsAPart) {
+TEST(DataLoader, NeverOverwritesABatchOfWhichTheProgramHoldsAPart) {
   const Noise noise(400);
   for (const int threads : {0, 2}) {
-    Loader loader(noise, DistributedSampler(400, 1, 0), {.batch_size = 4, .threads = threads});
+    DataLoader loader(noise, DistributedSampler(400, 1, 0), {.batch_size = 4, .threads = threads});
     std::vector<Batch> expected;
     std::vector<Batch> whole;
     std::vector<at::Tensor> views;
@@ -618,7 +620,7 @@ ThreadFacts own_facts() {
           .name = name.data()};
 }
 
-TEST(Loader, FillsOnThreadsWithTheCoresOfItsMakerALowPriorityAndOneIntraOpThread) {
+TEST(DataLoader, FillsOnThreadsWithTheCoresOfItsMakerALowPriorityAndOneIntraOpThread) {
   cpu_set_t before;
   ::sched_getaffinity(0, sizeof before, &before);
   cpu_set_t one;
@@ -631,14 +633,18 @@ TEST(Loader, FillsOnThreadsWithTheCoresOfItsMakerALowPriorityAndOneIntraOpThread
 
   Noise noise(200);
   std::mutex mutex;
+  std::condition_variable changed;
   std::map<pid_t, ThreadFacts> found;
-  noise.before_sample = [&](std::size_t) {
+  noise.before_sample = [&, loop = ::gettid()](std::size_t) {
     const ThreadFacts facts = own_facts();
-    const std::lock_guard lock(mutex);
+    std::unique_lock lock(mutex);
     found[::gettid()] = facts;
+    changed.notify_all();
+    // The loop's thread, which also fills, must not fill everything before the others start.
+    if (::gettid() == loop) changed.wait_for(lock, 20s, [&] { return found.size() > 1; });
   };
   {
-    Loader loader(noise, DistributedSampler(200, 1, 0), {.batch_size = 10, .threads = 2});
+    DataLoader loader(noise, DistributedSampler(200, 1, 0), {.batch_size = 10, .threads = 2});
     for (const Batch& batch : loader) {
       static_cast<void>(batch);
       std::this_thread::sleep_for(1ms);
@@ -658,7 +664,7 @@ TEST(Loader, FillsOnThreadsWithTheCoresOfItsMakerALowPriorityAndOneIntraOpThread
   ::sched_setaffinity(0, sizeof before, &before);
 }
 
-TEST(Loader, NeitherRecordsGradientsNorCastsWhateverTheLoopDoes) {
+TEST(DataLoader, NeitherRecordsGradientsNorCastsWhateverTheLoopDoes) {
   at::autocast::set_autocast_enabled(at::kCPU, true);
   for (const int threads : {0, 1}) {
     Noise noise(40);
@@ -666,7 +672,7 @@ TEST(Loader, NeitherRecordsGradientsNorCastsWhateverTheLoopDoes) {
       EXPECT_FALSE(own_facts().grad);
       EXPECT_EQ(own_facts().product, at::kFloat);
     };
-    Loader loader(noise, DistributedSampler(40, 1, 0), {.batch_size = 8, .threads = threads});
+    DataLoader loader(noise, DistributedSampler(40, 1, 0), {.batch_size = 8, .threads = threads});
     EXPECT_EQ(batches_of(loader).size(), 5U);
     EXPECT_TRUE(at::GradMode::is_enabled());
     EXPECT_EQ(own_facts().product, at::kBFloat16);
@@ -686,10 +692,10 @@ class Copying : public Noise {
   }
 };
 
-TEST(Loader, GivesOrdinaryTensorsInInferenceMode) {
+TEST(DataLoader, GivesOrdinaryTensorsInInferenceMode) {
   const Copying copying(40);
   for (const int threads : {0, 2}) {
-    Loader loader(copying, DistributedSampler(40, 1, 0), {.batch_size = 8, .threads = threads});
+    DataLoader loader(copying, DistributedSampler(40, 1, 0), {.batch_size = 8, .threads = threads});
     {
       const c10::InferenceMode inference;
       EXPECT_EQ(batches_of(loader).size(), 5U);
@@ -701,27 +707,29 @@ TEST(Loader, GivesOrdinaryTensorsInInferenceMode) {
   }
 }
 
-TEST(Loader, LetsAllThreadsWorkOnABatchWhoseSamplesAreSlow) {
+TEST(DataLoader, LetsAllThreadsWorkOnABatchWhoseSamplesAreSlow) {
   Noise noise(8);
   std::mutex mutex;
+  std::condition_variable changed;
   std::set<pid_t> threads;
   noise.before_sample = [&](std::size_t) {
-    std::this_thread::sleep_for(20ms);
-    const std::lock_guard lock(mutex);
+    std::unique_lock lock(mutex);
     threads.insert(::gettid());
+    changed.notify_all();
+    changed.wait_for(lock, 20s, [&] { return threads.size() == 4; });
   };
-  Loader loader(noise, DistributedSampler(8, 1, 0), {.batch_size = 8, .threads = 3});
+  DataLoader loader(noise, DistributedSampler(8, 1, 0), {.batch_size = 8, .threads = 3});
   EXPECT_EQ(batches_of(loader).size(), 1U);
   EXPECT_EQ(threads.size(), 4U) << "three threads, and the one that waits for the batch";
 }
 
 // --- Options and groups --------------------------------------------------------------------------
 
-TEST(Loader, RefusesOptionsThatItCannotHonour) {
+TEST(DataLoader, RefusesOptionsThatItCannotHonour) {
   const Noise noise(8);
   const DistributedSampler sampler(8, 1, 0);
-  const auto fault = [&](const BatchDataset& dataset, const LoaderOptions& options) {
-    return fault_of([&] { Loader(dataset, sampler, options); });
+  const auto fault = [&](const BatchDataset& dataset, const DataLoaderOptions& options) {
+    return fault_of([&] { DataLoader(dataset, sampler, options); });
   };
   EXPECT_EQ(fault(noise, {.batch_size = 0}), Fault::misuse);
   EXPECT_EQ(fault(noise, {.batch_size = 9, .drop_last = true}), Fault::misuse);
@@ -735,7 +743,7 @@ TEST(Loader, RefusesOptionsThatItCannotHonour) {
   }
 }
 
-std::string disagreement(const LoaderOptions& options, std::size_t size = 40) {
+std::string disagreement(const DataLoaderOptions& options, std::size_t size = 40) {
   std::string text;
   run_in_process(3, [&](ProcessGroup& world) {
     const bool differs = world.rank() == 2;
@@ -744,18 +752,18 @@ std::string disagreement(const LoaderOptions& options, std::size_t size = 40) {
     std::string told;
     EXPECT_EQ(fault_of(
                   [&] {
-                    Loader(noise, sampler, world,
-                           differs ? options : LoaderOptions{.batch_size = 4});
+                    DataLoader(noise, sampler, world,
+                               differs ? options : DataLoaderOptions{.batch_size = 4});
                   },
                   &told),
               Fault::mismatch);
     if (world.rank() == 1) text = told;
-    EXPECT_NO_THROW(Loader(noise, sampler, world)) << "the group goes on";
+    EXPECT_NO_THROW(DataLoader(noise, sampler, world)) << "the group goes on";
   });
   return text;
 }
 
-TEST(Loader, NamesTheRankWhoseOptionsDiffer) {
+TEST(DataLoader, NamesTheRankWhoseOptionsDiffer) {
   const auto names = [](const std::string& text, const std::string& part) {
     EXPECT_NE(text.find(part), std::string::npos) << text;
   };
@@ -774,15 +782,15 @@ bool lies_in(const RegisteredMemory& memory, const at::Tensor& tensor) {
   return data >= begin && data + tensor.nbytes() <= begin + memory.bytes();
 }
 
-TEST(Loader, PlacesTheBatchesOfAGroupInRegisteredMemory) {
+TEST(DataLoader, PlacesTheBatchesOfAGroupInRegisteredMemory) {
   const Noise noise(120);
   run_in_process(2, [&](ProcessGroup& world) {
     const DistributedSampler sampler(120, world);
     // The ranks' needs may differ: the largest one counts.
-    Loader loader(noise, sampler, world,
-                  {.batch_size = 8,
-                   .threads = world.rank(),
-                   .memory_format = at::MemoryFormat::ChannelsLast});
+    DataLoader loader(noise, sampler, world,
+                      {.batch_size = 8,
+                       .threads = world.rank(),
+                       .memory_format = at::MemoryFormat::ChannelsLast});
     const RegisteredMemory memory = loader.batch_memory();
     EXPECT_EQ(memory.bytes(), 8U * (8 * 24 * 8 + 8 * 8)) << "all 8 batches of 8 rows";
     std::size_t batches = 0;
@@ -817,10 +825,10 @@ class Unlabelled : public Noise {
   void fill(const BatchRows& rows) const override { rows.data.zero_(); }
 };
 
-TEST(Loader, ReservesRegisteredMemoryForEmptyTargetsToo) {
+TEST(DataLoader, ReservesRegisteredMemoryForEmptyTargetsToo) {
   const Unlabelled samples(120);
   run_in_process(2, [&](ProcessGroup& world) {
-    Loader loader(samples, DistributedSampler(120, world), world, {.batch_size = 8});
+    DataLoader loader(samples, DistributedSampler(120, world), world, {.batch_size = 8});
     const RegisteredMemory memory = loader.batch_memory();
     std::vector<Batch> all;
     for (const Batch& batch : loader) all.push_back(batch);
@@ -829,13 +837,13 @@ TEST(Loader, ReservesRegisteredMemoryForEmptyTargetsToo) {
   });
 }
 
-TEST(Loader, ReservesNoMoreRegisteredMemoryThanTheProgramAllows) {
+TEST(DataLoader, ReservesNoMoreRegisteredMemoryThanTheProgramAllows) {
   const Noise noise(120);
   run_in_process(2, [&](ProcessGroup& world) {
     const std::size_t needed = 8U * (8 * 24 * 8 + 8 * 8);
     const auto reserved = [&](std::size_t most) {
-      Loader loader(noise, DistributedSampler(120, world), world,
-                    {.batch_size = 8, .registered_bytes = most});
+      DataLoader loader(noise, DistributedSampler(120, world), world,
+                        {.batch_size = 8, .registered_bytes = most});
       EXPECT_EQ(batches_of(loader).size(), 8U);
       return loader.batch_memory().bytes();
     };
@@ -845,7 +853,7 @@ TEST(Loader, ReservesNoMoreRegisteredMemoryThanTheProgramAllows) {
   });
 }
 
-TEST(Loader, LeavesBatchesThatAreKeptInRegisteredMemoryAsTheyAre) {
+TEST(DataLoader, LeavesBatchesThatAreKeptInRegisteredMemoryAsTheyAre) {
   const Noise noise(400);
   std::vector<Batch> kept(2);
   run_in_process(2, [&](ProcessGroup& world) {
@@ -853,13 +861,13 @@ TEST(Loader, LeavesBatchesThatAreKeptInRegisteredMemoryAsTheyAre) {
     const auto rank = static_cast<std::size_t>(world.rank());
     std::vector<Batch> all;
     {
-      Loader loader(noise, sampler, world, {.batch_size = 4, .prefetch_bytes = 4000});
+      DataLoader loader(noise, sampler, world, {.batch_size = 4, .prefetch_bytes = 4000});
       const RegisteredMemory memory = loader.batch_memory();
       for (const Batch& batch : loader) all.push_back(batch);
       EXPECT_TRUE(lies_in(memory, all.front().data));
       EXPECT_FALSE(lies_in(memory, all.back().data)) << "there is no room left";
       std::vector<Batch> plain;
-      Loader other(noise, sampler, {.batch_size = 4});
+      DataLoader other(noise, sampler, {.batch_size = 4});
       for (const Batch& batch : other) plain.push_back(copy_of(batch));
       expect_equal(all, plain);
       EXPECT_EQ(other.batch_memory().bytes(), 0U);
@@ -874,7 +882,7 @@ TEST(Loader, LeavesBatchesThatAreKeptInRegisteredMemoryAsTheyAre) {
     EXPECT_EQ(kept[rank].data[0][0][0][0].item<double>(), static_cast<double>(rank));
 }
 
-TEST(Loader, GoesOnInOrdinaryMemoryWhereAHostHasTooLittle) {
+TEST(DataLoader, GoesOnInOrdinaryMemoryWhereAHostHasTooLittle) {
   std::mutex mutex;
   std::vector<std::string> warnings;
   set_log_sink([&](LogLevel level, std::string_view text) {
@@ -884,41 +892,42 @@ TEST(Loader, GoesOnInOrdinaryMemoryWhereAHostHasTooLittle) {
   const Noise noise(std::size_t{1} << 38);
   run_in_process(2, [&](ProcessGroup& world) {
     const DistributedSampler sampler(noise.size(), world, {.shuffle = false});
-    Loader loader(noise, sampler, world,
-                  {.batch_size = 1 << 10,
-                   .prefetch_bytes = std::size_t{1} << 44,
-                   .registered_bytes = std::size_t{1} << 45});
+    DataLoader loader(noise, sampler, world,
+                      {.batch_size = 1 << 10,
+                       .prefetch_bytes = std::size_t{1} << 44,
+                       .registered_bytes = std::size_t{1} << 45});
     EXPECT_EQ(loader.batch_memory().bytes(), 0U);
     const auto first = loader.begin();
     EXPECT_EQ(first->target[1].item<std::int64_t>(), world.rank() + 2);
   });
   set_log_sink({});
   ASSERT_EQ(warnings.size(), 1U);
-  EXPECT_TRUE(warnings[0].starts_with("Loader: batches lie in ordinary memory: ")) << warnings[0];
+  EXPECT_TRUE(warnings[0].starts_with("DataLoader: batches lie in ordinary memory: "))
+      << warnings[0];
 }
 
-TEST(Loader, FailsOnlyOnTheRankWithInvalidOptions) {
+TEST(DataLoader, FailsOnlyOnTheRankWithInvalidOptions) {
   const Noise noise(120);
   run_in_process(2, [&](ProcessGroup& world) {
     const DistributedSampler sampler(120, world);
-    const auto make = [&] { Loader(noise, sampler, world, {.threads = -world.rank()}); };
+    const auto make = [&] { DataLoader(noise, sampler, world, {.threads = -world.rank()}); };
     if (world.rank() == 0)
       EXPECT_NO_THROW(make());
     else
       EXPECT_EQ(fault_of(make), Fault::misuse);
   });
   run_in_process(1, [&](ProcessGroup& world) {
-    EXPECT_EQ(Loader(noise, DistributedSampler(120, world), world).batch_memory().bytes(), 0U);
+    EXPECT_EQ(DataLoader(noise, DistributedSampler(120, world), world).batch_memory().bytes(), 0U);
   });
 }
 
-TEST(Loader, ServesRanksThatAreThreadsFromOneDataset) {
+TEST(DataLoader, ServesRanksThatAreThreadsFromOneDataset) {
   const Noise noise(120);
   std::mutex mutex;
   std::multiset<std::size_t> seen;
   run_in_process(3, [&](ProcessGroup& world) {
     const DistributedSampler sampler(120, world);
-    Loader loader(noise, sampler, world, {.batch_size = 8, .threads = 2});
+    DataLoader loader(noise, sampler, world, {.batch_size = 8, .threads = 2});
     for (const Batch& batch : loader) {
       loader.consume(batch);
       const std::lock_guard lock(mutex);
@@ -931,4 +940,4 @@ TEST(Loader, ServesRanksThatAreThreadsFromOneDataset) {
 }
 
 }  // namespace
-}  // namespace lockstep::data::loader_test
+}  // namespace lockstep::data::data_loader_test
