@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The library: the backend and its options."""
 
+from collections.abc import Callable
 from datetime import timedelta
 from typing import NoReturn
 
 from torch import Tensor
 from torch._C._distributed_c10d import Backend as _TorchBackend
-from torch._C._distributed_c10d import Store, TCPStore
+from torch._C._distributed_c10d import ProcessGroup, Store, TCPStore
 
 class Options(_TorchBackend.Options):
     """Options of a group, for `pg_options` of init_process_group() and new_group().
@@ -52,8 +53,47 @@ class registered_memory:
     def __enter__(self) -> None: ...
     def __exit__(self, *exception: object) -> None: ...
 
+def all_reduce_(tensor: Tensor, group: ProcessGroup | None = None) -> Tensor:
+    """Replaces a contiguous tensor in CPU memory by the sum of all ranks' tensors; returns it."""
+
 def is_registered(tensor: Tensor) -> bool:
     """Whether collectives copy nothing of this tensor, if all ranks' are registered."""
+
+class ElasticWorld:
+    """The group by which the ranks of a lockstep.Survival agree."""
+
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    def broadcast(self, text: str) -> str: ...
+
+def straggler_limit() -> timedelta | None:
+    """The longest wait of a call for a rank, if `lockstep run --leave-out-stragglers` sets it."""
+
+class ElasticSteps:
+    """The steps of a lockstep.Survival. `objects` is a lockstep._survival.Objects."""
+
+    def __init__(
+        self,
+        objects: object,
+        *,
+        timeout: timedelta,
+        patience: timedelta,
+        least: int,
+        save_every: int,
+    ) -> None: ...
+    def begin(self) -> None: ...
+    def step(self, compute: Callable[[], object], apply: Callable[[], object]) -> bool: ...
+    def finish(self) -> None: ...
+    @property
+    def steps(self) -> int: ...
+    @property
+    def has_left(self) -> bool: ...
+    @property
+    def changes(self) -> int: ...
+    @property
+    def scale(self) -> float: ...
 
 class LaunchEnvironment:
     """This process's place in its job, by the variables of its launcher. `master` is HOST:PORT of

@@ -21,6 +21,8 @@ Collectives use tensors in registered memory without a copy. lockstep.empty() al
 tensors. The buckets of DistributedDataParallel and the buffers of fully_shard() use it by
 default.
 
+all_reduce_() is all_reduce() for loops of small calls, such as inference.
+
 The package changes the following in torch.distributed. LOCKSTEP_WRAP_NAMES=0 disables all of it.
 
 - monitored_barrier() and the private _set_pg_timeout() also accept groups of this backend.
@@ -38,11 +40,13 @@ from typing import TYPE_CHECKING
 from lockstep import _registration, _versions
 from lockstep._errors import Error
 from lockstep._memory import empty, is_registered, registered_memory
+from lockstep._survival import Survival
 
 if TYPE_CHECKING:
-    from lockstep._C import Options
+    from lockstep._C import Options, all_reduce_
 
-__all__ = ["Error", "Options", "empty", "is_registered", "registered_memory"]
+__all__ = ["Error", "Options", "Survival", "all_reduce_", "empty", "is_registered",
+           "registered_memory"]
 __version__ = _versions.VERSION
 
 _versions.require_match()
@@ -51,8 +55,9 @@ _registration.register()
 
 def __getattr__(name: str) -> object:
     """Loads the library at the first use of one of its names."""
-    if name == "Options":
-        from lockstep._C import Options
+    if name in ("Options", "all_reduce_"):
+        from lockstep import _C
 
-        return Options
+        globals()[name] = getattr(_C, name)
+        return globals()[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,7 +16,7 @@ import threading
 import traceback
 
 
-installed_in = None  # A process id. Forked children have neither its threads nor its exit handlers.
+installed_in = None  # A process id: forked children lack its threads and exit handlers.
 
 
 def install() -> None:
@@ -32,7 +32,7 @@ def install() -> None:
     if installed_in is None:
         sys.excepthook = functools.partial(end_with, sys.excepthook)
     installed_in = os.getpid()
-    # As atexit, and also in processes that multiprocessing has forked.
+    # As atexit, also in processes that multiprocessing forks.
     multiprocessing.util.Finalize(None, end, exitpriority=100)
 
 

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Registered memory, which collectives use without a copy.
 
-Two kinds of tensors use it by default: the buckets of DistributedDataParallel, and tensors whose
-size equals that of a tensor which a collective had to copy before, such as the buffers of
-fully_shard().
+Two kinds of tensors use it by default: the buckets of DistributedDataParallel, and tensors of a
+size that a collective had to copy before, such as the buffers of fully_shard().
 """
 
 from __future__ import annotations

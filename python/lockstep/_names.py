@@ -76,6 +76,6 @@ def new_comm(original, backend, *args, **options):
     from lockstep import Error
 
     raise Error("init_process_group: TORCH_DISTRIBUTED_USE_TORCHCOMMS=1 (or torch.distributed."
-                "config.use_torchcomms) makes torch.distributed create the groups of all backends "
-                "with TorchComms, which cannot create Lockstep's: unset it on all ranks",
+                "config.use_torchcomms) makes torch.distributed create this group with "
+                "TorchComms, which cannot create Lockstep's: unset it on all ranks",
                 fault="unsupported")

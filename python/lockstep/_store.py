@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """PyTorch's own store under `lockstep run`, with detection of ranks that have exited.
 
-Its constructor waits for the other ranks on rank 0, and for rank 0 on other ranks. During that
-time, it handles neither Ctrl-C nor reports of the launcher. Under `lockstep run`, rank 0
-therefore does not wait in it, and the others poll whether rank 0 listens. All ranks then wait in
+Its constructor waits for the other ranks on rank 0, and for rank 0 on other ranks. Meanwhile it
+handles neither Ctrl-C nor reports of the launcher. Under `lockstep run`, rank 0 therefore does not
+wait in the constructor, and the others poll whether rank 0 listens. All ranks then wait in
 lockstep._C, which checks for both.
 
 Each call of init_process_group() is a round with its own keys. Rank 0 starts the round, and the
@@ -27,7 +27,7 @@ from datetime import timedelta
 from torch import distributed as dist
 
 PAUSE = 0.05  # Seconds.
-SHORT_PAUSE = 0.0005  # First pause for a round, which rank 0 usually starts at the same time.
+SHORT_PAUSE = 0.0005  # First pause: rank 0 usually starts a round at the same time.
 ATTEMPT = 5
 ROUND = "lockstep/round"  # Key of the latest round that rank 0 has started.
 
@@ -38,7 +38,7 @@ class Round:
     store: dist.TCPStore  # On rank 0 it is also the server.
 
 
-# The last round of this process, by host and port of the server.
+# This process's last round, by the server's host and port.
 rounds: dict[tuple[str, int], Round] = {}
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 
-# Kubernetes sets NAME_PORT to such a value for a service of that name.
+# Kubernetes's NAME_PORT for a service of that name.
 SERVICE_LINK = re.compile(r"(tcp|udp|sctp)://.+:[0-9]{1,5}")
 
 _warned: set[str] = set()

@@ -5,9 +5,9 @@
     python -m lockstep.as_gloo -m package.train --epochs 3
     torchrun --nproc-per-node 2 -m lockstep.as_gloo train.py --epochs 3
 
-All of torch.distributed still says "gloo", so that whatever compares this name goes on as before.
-With LOCKSTEP_AS_GLOO=1 in the environment, the same holds for a program that is started as usual,
-and for its children.
+torch.distributed still reports the name "gloo", for code that compares names. With
+LOCKSTEP_AS_GLOO=1 in the environment, this also applies to a program that is started as usual, and
+to its children.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from datetime import timedelta
 
 from torch.distributed import distributed_c10d as c10d
 
-# Name and ranks of the group that torch.distributed is creating, which it does not pass to Gloo.
-# None while it creates another object of Gloo, such as the one with which
-# TORCH_DISTRIBUTED_DEBUG=DETAIL compares calls.
+# The group that torch.distributed is creating, whose name and ranks it does not pass to Gloo. None
+# for Gloo's other objects, as of TORCH_DISTRIBUTED_DEBUG=DETAIL.
 _group = contextvars.ContextVar("the group that is made", default=None)
 
 
@@ -89,10 +88,14 @@ def stand_in(gloo: type) -> type:
     return ProcessGroupGloo
 
 
-def member(name: str, ranks: tuple[int, ...], store, rank: int, size: int, timeout: timedelta):
+def member(name: str, ranks: tuple[int, ...], store, rank: int, size: int, timeout: timedelta,
+           enable_reconfigure: bool = False):  # Since PyTorch 2.15.
     """Creates this process's member of the group that torch.distributed is creating."""
     from lockstep._registration import join
 
+    if enable_reconfigure:
+        raise NotImplementedError("enable_reconfigure=True: members of Lockstep's groups change "
+                                  "with lockstep.Survival, not with reconfigure()")
     return join(store, rank, size, timeout, name, ranks)
 
 

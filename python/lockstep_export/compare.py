@@ -7,15 +7,15 @@ import torch
 
 from .model import ExportError
 
-# Largest distance between compiled and eager results, relative to the size of the result. Rounding
-# may change the sign of one activation, or which value a maximum selects: gradients then jump. With
-# one input in six, those of ResNet-18 in float32 differ from float64 by 0.55 %.
+# Largest distance between compiled and eager results, relative to the result. Rounding may change
+# an activation's sign, or a maximum's position: gradients then jump. With one input in six, those
+# of ResNet-18 in float32 differ from float64 by 0.55 %.
 TOLERANCE = {"loss": 1e-4, "output": 1e-4, "buffer": 1e-4, "gradient": 0.02}
 # In bfloat16, both differ from float32 by rounding. The compiled step may differ by this many times
 # as much as the eager one, whose error for a single number may be small by chance.
 BF16_FACTOR = 3
 BF16_TOLERANCE = 0.02
-# A result that is zero except for rounding is compared with this share of all results of its kind.
+# Results that are zero except for rounding are compared with this share of all of their kind.
 FLOOR = 0.01
 SEED = 1
 

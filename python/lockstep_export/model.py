@@ -75,7 +75,7 @@ class Step(nn.Module):
 
     def __init__(self, model, bf16):
         super().__init__()
-        self.hidden = (model,)  # Because of the tuple, it is not registered as a submodule.
+        self.hidden = (model,)  # A tuple prevents registration as a submodule.
         self.bf16 = bf16
         self.modes = [module.training for module in model.modules()]
         self.parameter_names = [name for name, _ in model.named_parameters()]

@@ -19,10 +19,12 @@ from .model import ExportError
 
 FORMAT = "lockstep-compiled-1"
 
-# Instruction sets that compilers use by default, by their names in /proc/cpuinfo.
+TORCH_LIBRARY = pathlib.Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+
+# Compilers' default instruction sets, as named in /proc/cpuinfo.
 INSTRUCTION_SETS = ("sse", "ssse3", "popcnt", "abm", "movbe", "bmi", "adx", "f16c", "fma", "avx",
                     "amx", "gfni", "vaes", "vpclmulqdq", "sha")
-# x86-64-v3 of the psABI, as far as /proc/cpuinfo reports it.
+# x86-64-v3 of the psABI, as /proc/cpuinfo reports it.
 X86_64_V3 = ["abm", "avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "movbe", "popcnt", "sse", "sse2",
              "sse4_1", "sse4_2", "ssse3"]
 
@@ -48,7 +50,10 @@ def compile_graph(graph, cpu, threads):
     operators by name, a list of them."""
     options = {
         "aot_inductor.package": True,
-        "fallback_random": True,  # LibTorch's random numbers, as in the eager model.
+        # The process that loads the code has LibTorch. A link would need libtorch.so, which may
+        # load CUDA's libraries.
+        "aot_inductor.link_libtorch": False,
+        "fallback_random": True,  # LibTorch's random numbers.
         "cpp.threads": threads or -1,
         "cpp.dynamic_threads": threads == 0,
     }
@@ -79,6 +84,7 @@ def max_pool_of_aten():
 
 def load(files):
     """Returns the function that runs compiled code in this process."""
+    ctypes.CDLL(TORCH_LIBRARY, ctypes.RTLD_GLOBAL)  # Python's torch hides its symbols.
     (library,) = (file for file in files if file.endswith(".so"))
     return torch._C._aoti.AOTIModelContainerRunnerCpu(library, 1).run
 
