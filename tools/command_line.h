@@ -73,7 +73,7 @@ inline std::string option_problem(const CLI::App& app) {
   std::exit(exit_usage);
 }
 
-// Returns after success only; after --help or an error it ends the process.
+// Returns only after success.
 inline void parse(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
@@ -82,14 +82,13 @@ inline void parse(CLI::App& app, int argc, char** argv) {
   }
 }
 
-// An Error's text without its fault and source location.
 inline std::string text_of(const std::exception& error) {
   const auto* const known = dynamic_cast<const Error*>(&error);
   return known != nullptr ? bare_text(*known) : error.what();
 }
 
-// Returns the exit code of `act`. Reports an exception in one line, with the exit code of an
-// Error's fault, otherwise exit_system.
+// Returns `act`'s exit code. Reports an exception in one line, with the code of an Error's fault,
+// otherwise exit_system.
 template <class Act>
 int run_or_complain(const char* command, const Act& act) {
   try {

@@ -7,8 +7,8 @@
 
 namespace lockstep::tools {
 
-// Advice for a missing or wrong LibTorch of `version`, such as "2.13". `place` is the folder where
-// a package looks for it; empty in copies that users have built.
+// `version`: such as "2.13". `place`: the folder where a package looks for LibTorch; empty in
+// copies that users have built.
 inline std::string libtorch_remedy(const std::string& version, const std::string& place) {
   const std::string libtorch = "LibTorch " + version;
   const std::string named =

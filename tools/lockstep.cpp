@@ -1,4 +1,4 @@
-// The `lockstep` command: runs `lockstep-SUB ...` in its own folder for `lockstep SUB ...`.
+// The `lockstep` command: runs its folder's `lockstep-SUB ...` for `lockstep SUB ...`.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <unistd.h>
@@ -89,7 +89,7 @@ std::string usage(const fs::path& folder) {
          ".\n";
 }
 
-// In one line, because a usage text would hide the suggestion.
+// On one line: a usage text would hide the suggestion.
 std::string no_subcommand(std::string_view name, const fs::path& folder) {
   const std::string text = unknown_subcommand("lockstep", name, subcommands_in(folder));
   return text.ends_with('?') ? text : text + "; see lockstep --help";

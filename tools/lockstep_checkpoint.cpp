@@ -1,4 +1,4 @@
-// `lockstep checkpoint`: loads the plugin that needs LibTorch. Without LibTorch, it prints advice.
+// `lockstep checkpoint`: loads the plugin that needs LibTorch. Without it, prints advice.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <dlfcn.h>

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/plan/model_profile.h"
+#include "lockstep/toolkit/plan/model_profile.h"
 #include "tests/ranks.h"
 #include "tests/rigs/command.h"
 

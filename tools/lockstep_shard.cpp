@@ -10,7 +10,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text.h"
-#include "lockstep/data/shards/shard_folder.h"
+#include "lockstep/toolkit/datasets/shards/shard_folder.h"
 #include "lockstep/train/progress.h"
 #include "tools/command_line.h"
 #include "tools/shard/command_line.h"

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "lockstep/base/output_file.h"
-#include "lockstep/data/mapped_file.h"
-#include "lockstep/data/shards/shard_index.h"
+#include "lockstep/toolkit/datasets/mapped_file.h"
+#include "lockstep/toolkit/datasets/shards/shard_index.h"
 #include "tests/ranks.h"
 #include "tests/rigs/command.h"
 
@@ -62,8 +62,8 @@ class LockstepShard : public testing::Test {
           path("out/" + name + "-" + std::string(6 - digits.size(), '0') + digits + ".tar");
       if (!fs::exists(file)) break;
       const std::string bytes = content_of(file);
-      const data::TarContents contents = data::read_tar(data::open_to_read(file), file);
-      for (const data::TarMember& member : contents.members)
+      const datasets::TarContents contents = datasets::read_tar(datasets::open_to_read(file), file);
+      for (const datasets::TarMember& member : contents.members)
         all.emplace_back(member.name, bytes.substr(member.offset, member.size));
     }
     return all;

@@ -30,6 +30,8 @@ Examples:
   lockstep status --watch 2                  # again every 2 s, until Ctrl-C
   lockstep status --json | jq '.[].ranks[] | select(.state == "stopped")'
 
+With `lockstep run --on-failure continue`, `start 2` is a rank that was started again, and `as 1 of
+3` its number in the current group after a change. `ended` ranks have left or were lost.
 A rank that is `waiting` is inside a collective; the missing ranks are named where they are known.
 Percentages are where the rank's training loop has spent the last ten seconds. A launcher that is
 stopped or stuck is shown as `does not answer`.
@@ -63,7 +65,7 @@ std::string shown(const std::string& text) { return lockstep::clean_text(text, 4
 
 using Row = std::vector<std::string>;
 
-// Columns are separated by two blanks; the last one is unpadded.
+// Two blanks separate columns; the last is unpadded.
 std::string table(const std::vector<Row>& rows, const std::string& indent) {
   std::vector<std::size_t> widths(rows.front().size());
   for (const Row& row : rows)
@@ -72,7 +74,7 @@ std::string table(const std::vector<Row>& rows, const std::string& indent) {
   for (const Row& row : rows) {
     std::string line = indent;
     for (std::size_t i = 0; i < row.size(); ++i) {
-      if (widths[i] == 0) continue;  // Every cell of the column is empty.
+      if (widths[i] == 0) continue;  // Every cell is empty.
       line += row[i];
       if (i + 1 < row.size()) line.append(widths[i] - row[i].size() + 2, ' ');
     }
@@ -92,10 +94,18 @@ Row row_of(const JobStatus& job) {
           shown(job.program)};
 }
 
+// Empty before the first change.
+std::string group_text(const RankStatus& rank) {
+  if (rank.group_size == 0) return {};
+  return "as " + std::to_string(rank.group_rank) + " of " + std::to_string(rank.group_size);
+}
+
 Row row_of(const RankStatus& rank) {
   return {"rank " + std::to_string(rank.rank),
           rank.pid > 0 ? std::to_string(rank.pid) : "-",
           shown(rank.state),
+          rank.incarnation > 0 ? "start " + std::to_string(rank.incarnation + 1) : "",
+          group_text(rank),
           rank.step > 0 ? "step " + std::to_string(rank.step) : "",
           rank.bound_to.empty() ? "" : "cores " + shown(rank.bound_to),
           shown(rank.phases),
@@ -123,7 +133,7 @@ std::string text_of(const std::vector<JobStatus>& jobs) {
   return text;
 }
 
-// Returns false when the requested job does not exist.
+// False if the requested job does not exist.
 bool show(const CommandLine& line) {
   const auto jobs = lockstep::tools::jobs_named(line.job);
   if (!jobs) return false;

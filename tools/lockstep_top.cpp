@@ -68,7 +68,7 @@ int print_once(const CommandLine& line) {
   return lockstep::tools::end_output(command, 0);
 }
 
-// Returns false when the requested job does not exist, or has ended.
+// False if the requested job does not exist, or has ended.
 bool watch(const CommandLine& line) {
   using std::chrono::milliseconds;
   const milliseconds pause(std::llround(line.every * 1000));

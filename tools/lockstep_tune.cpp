@@ -24,7 +24,7 @@ namespace {
 using namespace lockstep;
 using namespace lockstep::tools;
 
-// Overwrites one line on a terminal; an empty text removes it. Log files get no progress.
+// On a terminal only; an empty text removes the line.
 void show_progress(const std::string& text) {
   if (::isatty(STDERR_FILENO) != 1) return;
   std::fprintf(stderr, "\r\033[K%s", text.c_str());
@@ -36,7 +36,7 @@ int complain(const std::string& text, int exit_code) {
   return exit_code;
 }
 
-// Fails before the measurement if the file could not be written after it. Its content stays.
+// Fails before the measurement if the file is not writable. Its content stays.
 void require_writable(const std::string& file) {
   if (!file.empty() && !std::ofstream(file, std::ios::app)) throw_errno(file);
 }

@@ -1,4 +1,4 @@
-// Selection and formatting of jobs for `lockstep status` and `lockstep top`. Thread safety: full.
+// Jobs for `lockstep status` and `lockstep top`. Thread safety: full.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -22,7 +22,7 @@ inline constexpr const char* no_jobs = "no jobs of this user run on this host";
 // The job's name, or the beginning of its random id.
 std::string short_id(const std::string& id);
 
-// Such as "1:02:03".
+// "1:02:03".
 std::string uptime_text(double seconds);
 
 }  // namespace lockstep::tools

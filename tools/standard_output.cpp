@@ -8,7 +8,7 @@
 namespace lockstep::tools {
 namespace {
 
-int write_error = 0;  // errno of the first failure.
+int write_error = 0;  // The first failure's errno.
 
 }  // namespace
 

@@ -9,14 +9,14 @@ namespace lockstep::tools {
 
 inline constexpr int output_error = 74;  // EX_IOERR of sysexits.h
 
-// Buffers the text. After a failed write, nothing more is printed.
+// Buffers the text. Does nothing after a failed write.
 void print(const std::string& text);
 
-// Returns false when stdout accepts no more.
+// False when stdout accepts no more.
 bool flush_output();
 
-// Call it last. Returns true if stdout accepted all text, or is a pipe that its reader has closed;
-// otherwise reports the error.
+// Call it last. True if stdout accepted all text, or is a pipe whose reader has closed; otherwise
+// reports the error.
 bool output_is_complete(const char* command);
 
 // Returns `code`, or output_error if output was lost after success.

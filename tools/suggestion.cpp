@@ -7,7 +7,7 @@
 namespace lockstep::tools {
 namespace {
 
-// A swap of adjacent letters counts as one edit.
+// Swapped neighbours count as one edit.
 std::size_t distance(std::string_view one, std::string_view other) {
   const std::size_t width = other.size() + 1;
   std::vector<std::size_t> table((one.size() + 1) * width);

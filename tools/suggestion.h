@@ -12,7 +12,7 @@ namespace lockstep::tools {
 // Empty if none of `names` is close. A prefix counts as close.
 std::string suggestion_for(std::string_view name, const std::vector<std::string>& names);
 
-// Includes the most similar one of `names`, or all of them.
+// With the most similar of `names`, or all of them.
 std::string unknown_subcommand(std::string_view command, std::string_view word,
                                const std::vector<std::string>& names);
 

@@ -1,4 +1,4 @@
-// `lockstep checkpoint`: a plugin, loaded by main() in tools/lockstep_checkpoint.cpp.
+// `lockstep checkpoint`, a plugin that tools/lockstep_checkpoint.cpp loads.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/checkpoint/command_line.h"
@@ -183,7 +183,7 @@ int run_guarded(const std::string& name, const CommandLine& line) {
   }
 }
 
-// Otherwise the first opened file could get the descriptor of a closed stream and receive output.
+// The first opened file must not get a closed stream's descriptor and receive output.
 void keep_standard_streams() {
   for (int fd = ::open("/dev/null", O_RDWR); fd >= 0; fd = ::dup(fd))
     if (fd > STDERR_FILENO) {

@@ -1,5 +1,5 @@
 // Subcommands of `lockstep checkpoint`. Each prints to stdout and returns its exit code. Errors:
-// Error, NoInput and CannotCreate, which main() reports in one line on stderr.
+// Error, NoInput and CannotCreate, which main() reports in one line.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -19,8 +19,8 @@ namespace {
 // In two tensors of the same type and shape.
 struct Unequal {
   std::int64_t count = 0;
-  std::int64_t incomparable = 0;  // Elements of `count` where one or both are NaN.
-  double largest = 0;             // Largest absolute difference of the other elements.
+  std::int64_t incomparable = 0;  // Elements of `count` with a NaN.
+  double largest = 0;             // Largest absolute difference of the others.
 };
 
 void add(Unequal& unequal, const at::Tensor& a, const at::Tensor& b) {
@@ -28,7 +28,7 @@ void add(Unequal& unequal, const at::Tensor& a, const at::Tensor& b) {
   const at::Tensor differ =
       a.view(at::kByte).ne(b.view(at::kByte)).view({a.numel(), bytes}).any(/*dim=*/1);
   const at::ScalarType wide = a.is_complex() ? at::kComplexDouble : at::kDouble;
-  const at::Tensor distance =  // LibTorch cannot select elements of 8-bit floating-point types.
+  const at::Tensor distance =  // LibTorch cannot select elements of 8-bit floats.
       (a.to(wide).masked_select(differ) - b.to(wide).masked_select(differ)).abs();
   const at::Tensor numbers = distance.masked_select(distance.isnan().logical_not());
   unequal.count += distance.numel();
@@ -37,7 +37,7 @@ void add(Unequal& unequal, const at::Tensor& a, const at::Tensor& b) {
     unequal.largest = std::max(unequal.largest, numbers.max().item<double>());
 }
 
-// In chunks, because all distances would take three times the tensors' memory.
+// All distances at once would take thrice the tensors' memory.
 Unequal compare(const at::Tensor& a, const at::Tensor& b) {
   constexpr std::int64_t chunk = 1 << 20;
   Unequal unequal;
@@ -68,7 +68,7 @@ class Comparison {
 
   bool different() const { return different_; }
 
-  // Compares values only if both are checkpoints, because weights have none.
+  // Values only of two checkpoints: weights have none.
   void compare_parts(const std::vector<std::string>& parts) {
     const bool values = a_.step() && b_.step();
     if (values && *a_.step() != *b_.step())

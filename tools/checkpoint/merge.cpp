@@ -18,11 +18,11 @@ volatile sig_atomic_t stopped_by = 0;
 void note_signals() {
   struct sigaction action {};
   action.sa_handler = [](int number) { stopped_by = number; };
-  action.sa_flags = static_cast<int>(SA_RESETHAND);  // A second signal ends the process at once.
+  action.sa_flags = static_cast<int>(SA_RESETHAND);  // A second signal kills the process.
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) ::sigaction(number, &action, nullptr);
 }
 
-// Returns false if a signal interrupted the write.
+// False if a signal interrupted the write.
 bool write_all(const Source& source, const std::string& part, SafetensorsWriter& out,
                ByteBar& bar) {
   for (const std::string& name : out.order()) {

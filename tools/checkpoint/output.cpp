@@ -106,7 +106,7 @@ void ByteBar::clear() {
   visible_ = false;
 }
 
-// Such as "step-0000000100 42% [####......] 420 MB of 1.00 GB, 812 MB/s, 3 s left".
+// "step-0000000100 42% [####......] 420 MB of 1.00 GB, 812 MB/s, 3 s left".
 std::string ByteBar::text(Clock::time_point now, int columns) const {
   const auto room = static_cast<std::size_t>(std::max(columns - 1, 1));
   const double seconds = std::chrono::duration<double>(now - started_).count();

@@ -14,7 +14,7 @@
 
 namespace lockstep::checkpoint {
 
-// Exit codes of sysexits.h.
+// From sysexits.h.
 inline constexpr int usage_error = 64;
 inline constexpr int data_error = 65;
 inline constexpr int no_input = 66;
@@ -25,10 +25,10 @@ inline constexpr int io_error = 74;
 using tools::flush_output;
 using tools::print;
 
-std::string bytes_text(std::uint64_t bytes);             // For example "12.3 MB".
+std::string bytes_text(std::uint64_t bytes);             // "12.3 MB".
 std::string count_text(std::size_t count, const char*);  // For example "3 files".
 std::string dtype_of(const at::Tensor& tensor);          // Python's name: "float32".
-std::string type_text(const at::Tensor& tensor);         // For example "float32 [2, 3]".
+std::string type_text(const at::Tensor& tensor);         // "float32 [2, 3]".
 std::string value_text(const StateValue& value);
 
 // In bytes, on stderr if that is a terminal. Thread safety: none. Failed writes are ignored.

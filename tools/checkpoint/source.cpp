@@ -42,13 +42,14 @@ at::Tensor empty_like(const SafetensorsEntry& entry, at::Device device) {
               : at::empty({bytes}, at::dtype(at::kByte).device(device));
 }
 
-// By the name, or as in a safetensors file, where '{' follows the header's length of eight bytes.
+// By name, or as in a safetensors file, where '{' follows the header length's eight
+// bytes.
 bool may_be_weights(const fs::path& file) {
   const std::string name = file.filename().string();
   for (const char* ending : {".safetensors", ".json", ".bin", ".pt", ".pth"})
     if (name.ends_with(ending)) return true;
   std::error_code error;
-  if (!fs::is_regular_file(file, error)) return true;  // Not read here: it may be a FIFO.
+  if (!fs::is_regular_file(file, error)) return true;  // Not read here: perhaps a FIFO.
   std::array<char, 9> beginning{};
   std::ifstream(file, std::ios::binary).read(beginning.data(), beginning.size());
   return beginning.back() == '{';

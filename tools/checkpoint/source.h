@@ -1,4 +1,4 @@
-// Input of a command: a checkpoint, or weights in safetensors files, which count as a part. Errors:
+// A command's input: a checkpoint, or weights in safetensors files, which count as a part. Errors:
 // those of CheckpointReader and WeightFiles.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -37,8 +37,8 @@ class Source {
   virtual std::optional<std::int64_t> step() const = 0;  // Empty for weights.
   virtual std::vector<std::string> parts() const = 0;
 
-  // On the meta device. A type that LibTorch lacks is represented by its bytes, as uint8 with one
-  // dimension.
+  // On the meta device. A type that LibTorch lacks is represented by its bytes: one-dimensional
+  // uint8.
   virtual const StateDict& contents(const std::string& part) const = 0;
   virtual at::Tensor read(const std::string& part, const std::string& tensor) const = 0;
 };
@@ -68,7 +68,7 @@ class WeightsSource final : public Source {
   std::map<std::string, WeightFiles::Tensor> tensors_;
 };
 
-// Errors: misuse, with the names of the existing parts.
+// Errors: misuse, naming the existing parts.
 void require_part(const std::filesystem::path& path, const std::vector<std::string>& parts,
                   const std::string& part);
 

@@ -15,14 +15,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The error's text after a mention of `path`, which usually begins it.
+// The error's text after a mention of `path`, usually its beginning.
 std::string text_beside(const fs::path& path, const Error& error) {
   std::string text = bare_text(error);
   if (text.starts_with(path.string() + ": ")) text.erase(0, path.string().size() + 2);
   return text;
 }
 
-// opened() records a failure to open the checkpoint or the weights.
+// opened() records why it cannot be opened.
 struct Candidate {
   fs::path path;
   std::unique_ptr<const CheckpointReader> reader;
@@ -88,7 +88,7 @@ void read_all(Candidate& candidate, ByteBar& bar) {
     }
 }
 
-// Headers and sizes were checked when the source was opened.
+// Opening has checked headers and sizes.
 void read_weights(Candidate& candidate, ByteBar& bar) {
   for (const auto& [name, tensor] : candidate.weights->contents({}).tensors) {
     try {
@@ -129,7 +129,7 @@ int verify(const std::vector<fs::path>& paths) {
     if (each.weights) read_weights(each, bar);
     bar.clear();
     print_result(each);
-    flush_output();  // Prints finished results while the next checkpoint is read.
+    flush_output();  // While the next checkpoint is read.
     if (each.problems > 0 && code != data_error) code = each.is_damaged ? data_error : io_error;
   }
   return code;

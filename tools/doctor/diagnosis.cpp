@@ -22,7 +22,7 @@ std::uint64_t files_of_launcher(const Job& job) {
 }
 
 // For each rank of another host: a connection of ours and one of the engine's, and on rank 0 one of
-// the store's. Without `lockstep run`, also one for each rank of this host.
+// the store's. Without `lockstep run`, also one for each local rank.
 std::uint64_t files_of_rank(const Job& job) {
   const auto ranks = static_cast<std::uint64_t>(job.ranks);
   return own_files + ranks + 3 * ranks * static_cast<std::uint64_t>(job.hosts - 1);
@@ -53,7 +53,7 @@ void judge_processors(const Host& host, const Job& job, Diagnosis& diagnosis) {
          "start fewer (-n), or allow more by affinity and CPU quota"});
 }
 
-// A program with LibTorch before its first tensor; measured: 111 MiB on x86-64.
+// With LibTorch, before the first tensor; measured: 111 MiB on x86-64.
 constexpr std::uint64_t least_memory = 128 * mebi;
 
 void judge_memory(const Host& host, const Job& job, Diagnosis& diagnosis) {

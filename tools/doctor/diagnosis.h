@@ -1,4 +1,4 @@
-// Diagnoses whether training can run on a host and what to do if not, without I/O.
+// Diagnoses, without I/O, whether training can run on a host and what to do if not.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,8 +16,8 @@ struct Finding {
 };
 
 struct Diagnosis {
-  std::vector<Finding> problems = {};  // Each prevents the job from running.
-  std::vector<Finding> notes = {};     // Each slows the job down, or may be unexpected.
+  std::vector<Finding> problems = {};  // Prevent the job from running.
+  std::vector<Finding> notes = {};     // Slow it down, or may be unexpected.
 };
 
 Diagnosis diagnose(const Host& host, const Job& job);

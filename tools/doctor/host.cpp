@@ -113,7 +113,7 @@ Token token(const Launcher& launcher) {
   } catch (const Error& error) {
     found.error = error.what();
   }
-  // Its ranks receive the token from the agent, if there is one.
+  // Its ranks receive the token from their agent, if any.
   if (found.source.empty() && launcher.name == "lockstep run") found.source = "lockstep run";
   return found;
 }

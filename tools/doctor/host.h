@@ -21,7 +21,7 @@ struct Job {
 
 struct Processors {
   Topology topology = {};
-  std::string cpus = {};  // This process's affinity mask, such as "0-3,8".
+  std::string cpus = {};  // The affinity mask, such as "0-3,8".
   std::optional<double> quota = {};
   int usable_cores = 1;  // By mask and quota.
   NumberFormats formats = {};
@@ -42,7 +42,7 @@ struct SharedMemory {
 
 // Empty if this copy of Lockstep needs no LibTorch.
 struct LibTorch {
-  std::string built_for = {};  // Such as "2.13".
+  std::string built_for = {};  // "2.13".
   std::string path = {};       // Path of libtorch_cpu.so, as the loader resolves it.
   std::string version = {};    // Its version; empty if unknown.
   std::string error = {};      // Libraries that the loader cannot find.
@@ -55,7 +55,7 @@ struct EngineState {
   std::string name = {};
   std::string path = {};
   std::string version = {};
-  std::string why_not = {};  // Empty if it can be used.
+  std::string why_not = {};  // Empty if usable.
 };
 
 // Empty without a limit.
@@ -68,7 +68,7 @@ struct Network {
   std::vector<NetworkInterface> interfaces = {};
   std::optional<NetworkInterface> chosen = {};
   std::string error = {};                      // Why no interface could be selected.
-  std::vector<std::string> rdma_devices = {};  // Such as "mlx5_0".
+  std::vector<std::string> rdma_devices = {};  // "mlx5_0".
 };
 
 struct Launcher {

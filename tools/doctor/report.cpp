@@ -43,9 +43,9 @@ std::string size_text(std::uint64_t bytes) {
   return bytes >= mebi ? fmt::format("{} MiB", bytes / mebi) : fmt::format("{} KiB", bytes / kibi);
 }
 
-// "2 L3 of 32 MiB" for each size of cache.
+// "2 L3 of 32 MiB" per cache size.
 std::string caches_text(const Topology& topology) {
-  std::map<int, std::uint64_t> caches;  // Key: number of the cache.
+  std::map<int, std::uint64_t> caches;  // Key: cache number.
   for (const Core& core : topology.cores)
     if (core.l3 >= 0) caches[core.l3] = core.l3_bytes;
   std::map<std::uint64_t, int> counts;

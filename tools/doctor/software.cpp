@@ -57,7 +57,7 @@ pid_t start(const std::vector<std::string>& arguments, const std::vector<std::st
   return pid;
 }
 
-// Returns false if the deadline passed before the end of file.
+// False if the deadline passed before the end of file.
 bool read_all(int from, std::string& text, Deadline deadline) {
   std::array<char, 4096> buffer;
   while (true) {
@@ -80,7 +80,7 @@ std::string describe_end(int status) {
 namespace fs = std::filesystem;
 
 struct Loaded {
-  std::string loader;  // Program that loads programs like this one: ld.so.
+  std::string loader;  // This program's ld.so.
   fs::path comm;       // liblockstep_comm.so.
 };
 
@@ -88,7 +88,7 @@ int look_at(dl_phdr_info* object, std::size_t, void* result) {
   auto& loaded = *static_cast<Loaded*>(result);
   for (int i = 0; i < object->dlpi_phnum; ++i)
     if (object->dlpi_phdr[i].p_type == PT_INTERP && loaded.loader.empty())
-      // ELF has the address of the program's own text as a number.
+      // ELF has the text's address as a number.
       loaded.loader = reinterpret_cast<const char*>(  // NOLINT(performance-no-int-to-ptr)
           object->dlpi_addr + object->dlpi_phdr[i].p_vaddr);
   const fs::path path = object->dlpi_name;
@@ -212,7 +212,7 @@ void report_engine(const std::string& name) {
   const std::string text =
       object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
   const ssize_t written = ::write(out.get(), text.data(), text.size());
-  // Destructors of libraries may crash, and are not needed.
+  // Libraries' destructors may crash, and are not needed.
   ::_exit(written == static_cast<ssize_t>(text.size()) ? 0 : 1);
 }
 

@@ -1,5 +1,4 @@
-// LibTorch and the engines that a job would load, examined in other processes, which may crash or
-// hang.
+// LibTorch and the engines of a job, examined in other processes, which may crash or hang.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,18 +28,18 @@ Answer ask(const std::vector<std::string>& arguments, std::chrono::milliseconds 
 
 // --- LibTorch ------------------------------------------------------------------------------------
 
-// Examines LibTorch without loading it, which takes a second. `library` is the file name of the
-// library that links it, in the folder of liblockstep_comm.so. Empty if that is not installed.
+// Does not load LibTorch, which takes a second. `library` is the file name of the library that
+// links it, in the folder of liblockstep_comm.so. Empty if that is not installed.
 LibTorch examine_libtorch(const std::string& built_for, const std::string& library);
 
-// In the format of ldd(1): "NAME => PATH (ADDRESS)" or "NAME => not found" per line. The loader's
-// --list would stop at a missing library.
+// As ldd(1): "NAME => PATH (ADDRESS)" or "NAME => not found" per line. The loader's --list would
+// stop at a missing library.
 Answer list_needed(const std::filesystem::path& library);
 
 LibTorch libtorch_in(const std::string& list, const std::string& built_for);
 
-// From build-version in the parent of libtorch_cpu's folder, or version.py in the Python package.
-// Empty without either file.
+// From build-version in the parent of libtorch_cpu's folder, or the Python package's version.py.
+// Empty without either.
 std::string version_of_libtorch(const std::filesystem::path& libtorch_cpu);
 
 // --- Engines for communication between hosts -----------------------------------------------------
@@ -51,7 +50,7 @@ std::vector<EngineState> examine_engines(const std::string& program);
 // Runs in that process, writes only the result to stdout, and exits.
 [[noreturn]] void report_engine(const std::string& name);
 
-// An engine with invalid output cannot be used.
+// An engine with invalid output is unusable.
 EngineState engine_in(const std::string& name, const std::string& written, const std::string& end);
 
 }  // namespace lockstep::doctor

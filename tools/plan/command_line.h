@@ -12,7 +12,7 @@
 
 namespace lockstep::tools {
 
-constexpr const char* plan_command = "lockstep plan";  // For messages.
+constexpr const char* plan_command = "lockstep plan";
 
 struct PlanCommandLine {
   // A pipeline's schedules.
@@ -23,8 +23,7 @@ struct PlanCommandLine {
   std::string write = {};
 
   // Layouts of a program.
-  std::vector<std::string> program = {};  // Includes its arguments; empty for a pipeline's
-                                          // schedules.
+  std::vector<std::string> program = {};  // With arguments; empty for a pipeline's schedules.
   int hosts = 1;
   std::optional<double> host_bytes = {};      // --memory
   std::optional<double> link_bandwidth = {};  // --link, in bytes a second.
@@ -38,7 +37,7 @@ struct PlanCommandLine {
   bool is_of_program() const { return !program.empty() || !profile.empty(); }
 };
 
-// Ends the process after --help or a wrong command line.
+// Does not return after --help or a wrong command line.
 PlanCommandLine parse_plan(int argc, char** argv);
 
 std::vector<std::string> pipeline_schedule_names();
@@ -46,7 +45,7 @@ std::vector<std::string> pipeline_schedule_names();
 // "64G", "1.5T" or "512M", also with B or iB: powers of 1024. Errors: misuse.
 double parse_size(std::string_view text);
 
-// Bits per second as "1G", "2.5G" or "100M", also with "bit/s": powers of 1000. Returns bytes per
+// "1G", "2.5G" or "100M", also with "bit/s": bits per second, powers of 1000. Returns bytes per
 // second. Errors: misuse.
 double parse_link(std::string_view text);
 

@@ -106,7 +106,7 @@ double DividedModel::bytes_of(const TiedLayers& tie) const {
   return tie.bytes * part_of(kind, layout_.tp)->parameter_bytes / whole->parameter_bytes;
 }
 
-// Bytes of weights that this layer shares with a later layer on the same rank.
+// Bytes of weights shared with a later layer on the same rank.
 double DividedModel::tied_away(int layer, const PipelineOrder& order,
                                const std::vector<int>& cut) const {
   const auto rank_of = [&](int each) { return order.rank_of_stage[as_index(stage_of(each, cut))]; };
@@ -131,7 +131,7 @@ void DividedModel::add(StageCosts& costs, int layer, double tied) const {
   costs.peak = std::max(costs.peak, costs.kept + sample.peak_bytes);
   costs.growing_peak = std::max(costs.growing_peak, costs.kept + sample.peak_bytes) +
                        growth_of_gradients() * gradients;
-  // The first part of a split backward frees nothing until it has passed through the whole stage.
+  // A split backward's first part frees nothing until it has passed the whole stage.
   costs.split_peak += sample.split_peak_bytes;
   costs.kept += sample.kept_bytes;
   costs.weight_bytes += sample.weight_bytes;
@@ -172,12 +172,12 @@ std::vector<StageCosts> DividedModel::ranks(const PipelineOrder& order,
   return ranks;
 }
 
-// A stage's first backward allocates gradients. A pipeline adds those of further microbatches.
+// A stage's first backward allocates gradients. A pipeline adds further microbatches'.
 std::vector<double> DividedModel::peaks(const PipelineOrder& order,
                                         const std::vector<StageCosts>& stages) const {
   std::vector<double> peaks;
   for (const auto& actions : order.actions) {
-    std::vector<double> to_come;  // By stage: gradients not yet allocated.
+    std::vector<double> to_come;  // Gradients not yet allocated, by stage.
     for (const StageCosts& stage : stages)
       to_come.push_back(growth_of_gradients() * stage.gradients);
     double live = 0, peak = 0;
@@ -194,9 +194,9 @@ std::vector<double> DividedModel::peaks(const PipelineOrder& order,
   return peaks;
 }
 
-// Part of a layer's gradients that exists only from its backward on. Replicas have memory for all
-// gradients from the beginning. In a pipeline, that memory holds averages, and microbatches are
-// summed elsewhere.
+// The part of a layer's gradients that exists only from its backward on. Replicas have memory for
+// all gradients from the start. In a pipeline, that memory holds averages; microbatches are summed
+// elsewhere.
 double DividedModel::growth_of_gradients() const {
   if (layout_.pp > 1) return 1;
   if (replicas() > 1 && !layout_.fsdp) return 0;
@@ -204,7 +204,7 @@ double DividedModel::growth_of_gradients() const {
 }
 
 // Memory where tensor parallel ranks sum activations (tensor/registered_pool.h). The last layer's
-// output is split, and not summed.
+// output is split, not summed.
 double DividedModel::pool_bytes() const {
   if (layout_.tp == 1) return 0;
   double largest = 1;
@@ -221,7 +221,7 @@ double DividedModel::own_bytes(const StageCosts& rank, int hosts) const {
     return slices / replicas() + rooms + pool_bytes();
   }
   const double averaged = replicas() > 1 ? rank.gradients : 0;
-  // Small gradients outside the buckets replace activations in backward(), so the peak excludes
+  // Small gradients outside the buckets replace activations in backward(): the peak excludes
   // them.
   return rank.parameters + rank.state + averaged + pool_bytes();
 }

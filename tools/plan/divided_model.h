@@ -1,5 +1,4 @@
-// Costs of a model that a layout divides among ranks, by stage and by rank. Thread safety: pure
-// functions.
+// Costs of a divided model by stage and by rank. Thread safety: full.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -8,7 +7,7 @@
 #include <vector>
 
 #include "lockstep/parallel/pipeline/pipeline_order.h"
-#include "lockstep/parallel/plan/model_profile.h"
+#include "lockstep/toolkit/plan/model_profile.h"
 #include "tools/plan/layouts.h"
 
 namespace lockstep::tools {
@@ -31,10 +30,10 @@ struct StageCosts {
   double parameters = 0;
   double gradients = 0;
   double state = 0;
-  double large_gradients = 0;  // Gradients averaged in place.
-  double largest_unit = 0;     // The maximum of one layer of these.
-  double largest_layer = 0;    // Maximum of one layer's parameters.
-  int reductions = 0;          // Number of layers with gradients.
+  double large_gradients = 0;  // Averaged in place.
+  double largest_unit = 0;     // One layer's maximum of these.
+  double largest_layer = 0;    // One layer's maximum of parameters.
+  int reductions = 0;          // Layers with gradients.
 };
 
 class DividedModel {
@@ -46,10 +45,10 @@ class DividedModel {
   // The first layers of all stages but the first. The last stage includes the loss.
   std::vector<int> cut_into(int stages) const;
 
-  // By stage. Counts a weight that two layers of a rank share once.
+  // By stage. A weight that two layers of a rank share counts once.
   std::vector<StageCosts> stages(const PipelineOrder& order, const std::vector<int>& cut) const;
 
-  // The sums of stages. The optimizer's time is the only time.
+  // Sums of stages. The only time is the optimizer's.
   std::vector<StageCosts> ranks(const PipelineOrder& order,
                                 const std::vector<StageCosts>& stages) const;
 
@@ -57,9 +56,9 @@ class DividedModel {
   std::vector<double> peaks(const PipelineOrder& order,
                             const std::vector<StageCosts>& stages) const;
 
-  // Permanent bytes of a rank alone, and those that ranks of its host with the same part of the
-  // model share. The latter are, with share_parameters, the parameters on one host, and two
-  // gathered units on several `hosts`.
+  // Permanent bytes of a rank alone, and those shared by ranks of its host with the same part of
+  // the model. With share_parameters, these are the parameters on one host, and two gathered units
+  // on several `hosts`.
   double own_bytes(const StageCosts& rank, int hosts) const;
   double shared_bytes(const StageCosts& rank, int hosts) const;
 
@@ -81,7 +80,7 @@ class DividedModel {
 
   const ModelProfile& profile_;
   const Layout layout_;
-  std::vector<Layer> layers_;  // The last one is the loss.
+  std::vector<Layer> layers_;  // The loss is last.
 };
 
 int stage_of(int layer, const std::vector<int>& cut);

@@ -26,7 +26,7 @@ std::vector<int> divisors_of(int value, int most = std::numeric_limits<int>::max
 
 // --- Layouts that cannot be ----------------------------------------------------------------------
 
-// Empty if all layers can be split by `tp`.
+// Empty if `tp` can split all layers.
 std::string refusal_of_tp(const ModelProfile& profile, const Machine& machine, int tp) {
   const int most = machine.ranks_per_host();
   if (tp > most || most % tp != 0)
@@ -145,7 +145,7 @@ class Predictor {
     return host_of(pipeline_rank * ranks_of_stage() + offset);
   }
 
-  // In seconds and bytes. A sender itself copies into shared memory.
+  // In seconds and bytes. Senders themselves copy into shared memory.
   std::vector<PipelineStageCost> stage_costs(const PipelineOrder& order,
                                              const std::vector<StageCosts>& stages) const {
     std::vector<PipelineStageCost> costs;
@@ -171,7 +171,7 @@ class Predictor {
     return costs;
   }
 
-  // Pairs of adjacent ranks in two stages that use the same host's link at once.
+  // Pairs of adjacent ranks in two stages that use one host's link at once.
   int pairs_between_hosts(int from, int to) const {
     const int pairs = std::min(ranks_of_stage(), machine_.ranks_per_host());
     return host_of(from, 0) == host_of(to, 0) ? 0 : pairs;
@@ -195,8 +195,8 @@ class Predictor {
     return predicted;
   }
 
-  // Keys and values are copied to shared memory twice, and their gradients back. Assumes attention
-  // in most layers, and keys as large as the output.
+  // Keys and values are copied to shared memory twice, their gradients back. Assumes attention in
+  // most layers, and keys as large as the output.
   double attention_copies(const std::vector<StageCosts>& stages) const {
     constexpr double copies = 6;
     if (layout_.cp == 1 || profile_.copy_bandwidth <= 0) return 0;
@@ -205,7 +205,7 @@ class Predictor {
 
   // --- Memory ---
 
-  // Bytes of one pipeline's messages between ranks of one host; `offset` selects the pipeline.
+  // One pipeline's messages between a host's ranks; `offset` selects the pipeline.
   double slot_bytes(const PipelineOrder& order, const PipelineSlots& slots,
                     const std::vector<StageCosts>& stages, int offset, int host) const {
     double bytes = 0;
@@ -224,14 +224,14 @@ class Predictor {
     const PipelineSlots in_slots = slots_of(order);
     const std::vector<double> peaks = model_.peaks(order, stages);
     for (int offset = 0; offset < ranks_of_stage(); ++offset) {
-      std::set<int> seen;  // Hosts of this pipeline.
+      std::set<int> seen;
       for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
         const int host = host_of(static_cast<int>(rank), offset);
         const double slots = slot_bytes(order, in_slots, stages, offset, host);
         const double bytes = model_.own_bytes(ranks[rank], hosts_of_group()) + peaks[rank];
         hosts[as_index(host)] += bytes + profile_.process_bytes;
         if (seen.insert(host).second) hosts[as_index(host)] += slots;
-        // All ranks of a host with the same tp rank share memory; the first one counts it.
+        // A host's ranks with the same tp rank share memory; the first counts it.
         if (offset % machine_.ranks_per_host() < layout_.tp)
           hosts[as_index(host)] += model_.shared_bytes(ranks[rank], hosts_of_group());
         if (const double all = bytes + model_.shared_bytes(ranks[rank], hosts_of_group()) + slots;
@@ -246,7 +246,7 @@ class Predictor {
 
   // --- Communication ---
 
-  // Seconds for groups of `ranks` ranks of a host to reduce `bytes`.
+  // Seconds for a host's groups of `ranks` ranks to reduce `bytes`.
   double reduce_time(int ranks, double bytes, int tensors) const {
     const ReduceSample* least = nullptr;
     const ReduceSample* most = nullptr;
@@ -262,8 +262,8 @@ class Predictor {
     return tensors * time(*least) + bytes * time(*most) / most->bytes;
   }
 
-  // Bytes that a host sends in a step for one tensor parallel rank of a stage. They are an
-  // all_reduce of gradients, or a reduce_scatter and the gathers of weights.
+  // Sent by a host in a step for one tensor parallel rank of a stage: gradients' all_reduce, or
+  // reduce_scatter and weights' gathers.
   double bytes_between_hosts(const StageCosts& rank) const {
     const int hosts = hosts_of_group();
     const double part = static_cast<double>(hosts - 1) / hosts;
@@ -327,7 +327,7 @@ PredictedLayout predict(const ModelProfile& profile, const Machine& machine, con
 // More than eight microbatches per stage hardly reduce the bubble.
 std::vector<int> microbatches_of(const ModelProfile& profile, const Layout& layout) {
   if (layout.pp == 1 || profile.rows % layout.dp != 0) return {1};
-  constexpr int most = 8, most_of_all = 4096;  // `most_of_all` limits the time of a simulation.
+  constexpr int most = 8, most_of_all = 4096;  // `most_of_all` limits a simulation's time.
   return divisors_of(profile.rows / layout.dp, std::min(most * layout.pp, most_of_all / layout.pp));
 }
 

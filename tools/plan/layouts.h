@@ -1,7 +1,7 @@
 // Predicts memory and time of a training step for every way to divide a model among ranks. A layout
 // is a mesh {pp, dp, cp, tp}, whose last axis varies fastest: tensor parallel ranks are adjacent.
-// Predictions use measurements of one layer of each kind (model_profile.h). Thread safety: pure
-// functions.
+// The predictions use measurements of one layer of each kind (model_profile.h). Thread safety:
+// full.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,7 +12,7 @@
 
 #include "lockstep/parallel/pipeline/pipeline_order.h"
 #include "lockstep/parallel/pipeline/simulate_order.h"
-#include "lockstep/parallel/plan/model_profile.h"
+#include "lockstep/toolkit/plan/model_profile.h"
 
 namespace lockstep::tools {
 
@@ -40,13 +40,13 @@ struct PredictedLayout {
   std::string impossible = {};  // Why it is impossible; then nothing below is set.
   bool fits = false;
 
-  // Maximum bytes of tensors that a rank has or has mapped, and of a host, which counts shared
-  // memory once.
+  // Maximum bytes of tensors that a rank has or has mapped, and of a host, where shared memory
+  // counts once.
   double rank_bytes = 0;
   double activation_bytes = 0;  // Part of rank_bytes, including temporary gradients.
   double host_bytes = 0;
 
-  double link_bytes = 0;  // Maximum bytes that a host sends to others in a step.
+  double link_bytes = 0;  // Maximum that a host sends to others in a step.
   double bubble = 0;      // Idle share of a pipeline's ranks while it computes, 0 to 1.
   double step = 0;        // Seconds, including:
   double compute = 0;
@@ -59,8 +59,8 @@ struct PredictedLayout {
   std::vector<int> cut = {};
 };
 
-// All layouts: first those that fit, fastest first; then those that do not fit, smallest first;
-// then impossible ones.
+// First those that fit, fastest first; then those that do not fit, smallest first; then impossible
+// ones.
 std::vector<PredictedLayout> predict_layouts(const ModelProfile& profile, const Machine& machine);
 
 // In milliseconds.

@@ -13,7 +13,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/parallel/pipeline/cut_by_costs.h"
-#include "lockstep/parallel/plan/model_profile.h"
+#include "lockstep/toolkit/plan/model_profile.h"
 #include "tests/fault_of.h"
 
 namespace lockstep::tools::layouts_test {

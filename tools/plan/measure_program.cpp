@@ -20,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Its stdout goes to our stderr. Returns the exit code, as a shell does.
+// Its stdout goes to our stderr. Returns a shell's exit code.
 int run_command(std::vector<std::string> command) {
   std::vector<char*> arguments;
   for (std::string& each : command) arguments.push_back(each.data());

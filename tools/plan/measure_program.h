@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "lockstep/parallel/plan/model_profile.h"
+#include "lockstep/toolkit/plan/model_profile.h"
 
 namespace lockstep::tools {
 
@@ -20,7 +20,7 @@ struct NotMeasured {
 std::variant<ModelProfile, NotMeasured> measure_program(const std::vector<std::string>& program,
                                                         int ranks);
 
-// Errors: corrupt and system, with the file's name.
+// Errors: corrupt and system, naming the file.
 ModelProfile read_profile(const std::string& file);
 
 }  // namespace lockstep::tools

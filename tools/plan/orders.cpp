@@ -37,7 +37,6 @@ std::string idle_text(const SimulatedPipeline& simulated) {
   return fmt::format("{:.1f} %", 100 * simulated.bubble);
 }
 
-// Removes trailing zeros.
 std::string short_text(double value) {
   std::string text = fmt::format("{:.2f}", value);
   text.erase(text.find_last_not_of('0') + 1);
@@ -54,7 +53,7 @@ std::string list_text(const std::vector<int>& values, double factor = 1) {
   return text;
 }
 
-// Messages of a step between ranks, in both directions.
+// A step's messages between ranks, both ways.
 int messages_of(const PipelineOrder& order) {
   int boundaries = 0;
   for (std::size_t stage = 1; stage < order.rank_of_stage.size(); ++stage)

@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "lockstep/parallel/plan/model_profile.h"
+#include "lockstep/toolkit/plan/model_profile.h"
 #include "tools/plan/layouts.h"
 
 namespace lockstep::tools {
 
-// At most `top` predicted layouts, marking those that do not fit, and why others are impossible.
+// At most `top`, marking those that do not fit, and why others are impossible.
 std::string table_of(const std::vector<PredictedLayout>& all, int top);
 
 // "Best: pp 2, dp 4; schedule 1f1b, ..." and how to start the first of `all`. If it does not fit:

@@ -8,7 +8,7 @@
 
 namespace lockstep::tools {
 
-// Or the lower limit of this process's memory cgroup, in bytes.
+// In bytes; or the lower limit of this process's memory cgroup.
 double memory_of_this_host();
 
 // Bytes per second of the fastest active interface of known speed. `root` contains /sys.

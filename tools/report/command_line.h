@@ -10,11 +10,11 @@ namespace lockstep::tools {
 
 struct ReportCommandLine {
   std::vector<std::string> files = {};
-  std::string html = {};        // Empty for none.
-  std::vector<int> ranks = {};  // For the what-if questions; empty for the default ones.
+  std::string html = {};
+  std::vector<int> ranks = {};  // For the what-if questions; empty for the defaults.
 };
 
-// Ends the process after --help or a wrong command line.
+// Does not return after --help or a wrong command line.
 ReportCommandLine parse_report(int argc, char** argv);
 
 }  // namespace lockstep::tools

@@ -27,8 +27,8 @@ std::size_t first_row(const std::vector<StepRow>& rows) {
   return rows.size() > warm_up_rows ? warm_up_rows : 0;
 }
 
-// A rank's times without its first step, if rows contain it; each row represents all steps up to
-// the next row.
+// Without the rank's first step, if rows contain it; each row represents all steps until the
+// next.
 RankTimes times_of(const RankTimes& total, const std::vector<StepRow>& rows) {
   if (rows.empty()) return total;
   const std::size_t first = first_row(rows);
@@ -107,7 +107,7 @@ std::vector<StepBin> bins_of(const RunFile& run) {
   return bins;
 }
 
-// Steps to which `samples` refers.
+// The steps of `samples`.
 double all_steps(const RunFile& run) {
   std::int64_t most = 0;
   for (const RankTimes& total : run.totals) most = std::max(most, total.times.steps);

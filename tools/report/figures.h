@@ -34,11 +34,11 @@ struct StepBin {
 };
 
 struct RunFigures {
-  std::vector<RankTimes> times;  // For the ranks that completed steps, without the first step.
-  std::vector<Split> splits;     // For the same ranks.
+  std::vector<RankTimes> times;  // Without the first step, of ranks that completed steps.
+  std::vector<Split> splits;     // For these ranks.
   Split mean{};
   double step_ms = 0;
-  double median_ms = 0;  // 0 without rows of steps; also p99_ms.
+  double median_ms = 0;  // 0 without rows of steps, as p99_ms.
   double p99_ms = 0;
   std::optional<Straggler> straggler = {};
   std::vector<StepBin> bins = {};
@@ -46,7 +46,7 @@ struct RunFigures {
   double rate = 0;            // Samples per second.
 };
 
-// With an unknown number of samples, each rank counts as one and `is_rate_known` is false.
+// With unknown samples, each rank counts as one and `is_rate_known` is false.
 struct Comparison {
   std::vector<RunFile> runs;  // By ascending number of ranks.
   std::vector<RunFigures> figures;

@@ -45,7 +45,7 @@ ordered_json bins_json(const std::vector<StepBin>& bins) {
   return list;
 }
 
-// At most a few hundred points; more are not visible.
+// More than a few hundred points are not visible.
 ordered_json scalars_json(const RunFile& run) {
   constexpr std::size_t most = 400;
   ordered_json scalars = ordered_json::object();
@@ -115,7 +115,7 @@ ordered_json data_of(const Comparison& all, const std::vector<int>& ranks) {
   return data;
 }
 
-// Replaces the marks in their order, so a text that contains a mark stays unchanged.
+// Replaces the marks in order: a text that contains a mark stays unchanged.
 std::string filled(
     std::string_view page,
     std::initializer_list<std::pair<std::string_view, std::string_view>> marks_and_texts) {

@@ -197,7 +197,7 @@ void read_steps(const json& run, RunFile& file) {
     reject(fmt::format("'steps' has {} ranks of {}", file.steps.size(), file.ranks));
 }
 
-// A NaN, which is null in JSON, is omitted.
+// Omits a NaN, which is null in JSON.
 RunScalar scalar_of(const json& scalar) {
   RunScalar read;
   const json& steps = list(scalar, "steps");
@@ -233,7 +233,7 @@ RunFile run_of(const json& run) {
   return file;
 }
 
-// Rejects a file that is not a run.json, with its likely format.
+// Rejects other files, naming the likely format.
 json parse(const std::string& text) {
   if (text.find_first_not_of(" \t\r\n") == text.npos) reject("the file is empty");
   json run = json::parse(text, nullptr, /*allow_exceptions=*/false);

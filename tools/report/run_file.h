@@ -32,7 +32,7 @@ struct RunScalar {
 };
 
 struct RunFile {
-  std::string name = {};  // The file's name, as in tables.
+  std::string name = {};  // As in tables.
   std::vector<std::pair<std::string, std::string>> about =
       {};                  // Program, versions, times: for people.
   std::string ended = {};  // "finished", "running", "failed".

@@ -14,15 +14,15 @@
 namespace lockstep::tools {
 namespace {
 
-// The ranks of a step. All wait for the slowest.
+// All ranks wait for the slowest.
 class Step {
  public:
   Step(const std::vector<Split>& splits, double ms) : splits_(splits), ms_(ms) {}
 
   double ms() const { return ms_; }
 
-  // The length of the step if each rank spends only `share(phase)` of its time in its own phases.
-  // Waits with other causes than the slowest rank stay.
+  // The step's length if each rank spends only `share(phase)` of its time in its own phases. Waits
+  // with other causes than the slowest rank stay.
   template <class Share>
   double with(const Share& share) const {
     double now = 0;
@@ -34,7 +34,7 @@ class Step {
     return ms_ - now + then;
   }
 
-  // If every rank has the mean of all ranks' work.
+  // If every rank had the mean work.
   double evenly() const {
     double most = 0;
     double sum = 0;

@@ -1,4 +1,4 @@
-// Estimates changes that would speed a run up, from its own split and the speed of its link.
+// Estimates what would speed a run up, from its own split and the speed of its link.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -37,6 +37,9 @@ LOCKSTEP_TRUST_NETWORK=1 needs no secret:
 Two to four hosts, restarted up to three times when a rank or a host is lost:
   lockstep run --nnodes 2:4 --max-restarts 3 --rdzv-endpoint node0 -n 4 ./my_program
 
+Only a lost rank starts again, and the others continue without it; the program forms a new group:
+  lockstep run -n 4 --on-failure continue ./my_program
+
 A file for each rank's output; only rank 0's output is shown:
   lockstep run -n 4 --log-dir logs --local-ranks-filter 0 ./my_program
 
@@ -46,10 +49,11 @@ One timeline of all ranks, with LibTorch's operators of five steps:
 Everything after PROGRAM is passed on to it. Rank 0 keeps stdin unless stdin is a terminal; the
 others have /dev/null. Output comes in whole lines, each after its "[rank]".
 
-Exit code: 0 when no rank failed, else that of the rank that failed first (128 + signal when it was
-killed); 128 + signal when a signal stopped the launcher; 64 usage, 69 too few hosts came or the
-endpoint was lost, 71 the system refused, 74 output was lost as on a full disk, 75 the job ended for
-a preemption and is to be started again, 126 PROGRAM is not executable, 127 PROGRAM is not found.
+Exit code: 0 when no rank failed (with --on-failure continue: when one ended with 0), else that of
+the rank that failed first (128 + signal when it was killed); 128 + signal when a signal stopped the
+launcher; 64 usage, 69 too few hosts came or the endpoint was lost, 71 the system refused, 74 output
+was lost as on a full disk, 75 the job ended for a preemption and is to be started again, 126
+PROGRAM is not executable, 127 PROGRAM is not found.
 )";
 
 constexpr const char* ranks_group = "Ranks";
@@ -60,9 +64,9 @@ constexpr const char* torchrun_group = "For command lines of torchrun";
 
 struct Setting {
   const char* group;
-  const char* letter;  // Its short name; empty when it has none.
+  const char* letter;  // Empty without a short name.
   const char* name;
-  const char* type;  // Type of its value; empty for a flag.
+  const char* type;  // Empty for a flag.
   const char* text;
   const char* preset = "";
 };
@@ -96,6 +100,14 @@ constexpr Setting settings[] = {
      "Longest pause before a restart: none before the first, 0.1 s before the next, then twice as "
      "long each time; after an attempt that lived this long, none again",
      "30"},
+    {life_group, "", "on-failure", "end|continue",
+     "When a rank fails: end the other ranks, or let them continue and start the lost rank again, "
+     "for programs that form new groups (lockstep::Survival). With continue, --max-restarts is "
+     "also the number of such starts on this host, by default 10 for each rank",
+     "end"},
+    {life_group, "", "leave-out-stragglers", "SECONDS",
+     "With --on-failure continue: how long a call waits for a rank, such as a stopped one. Then "
+     "the others continue without it, as after its loss. By default, the program decides"},
     {life_group, "", "signals-to-handle", "NAMES",
      "Signals that end the job: ranks get SIGINT for SIGINT, SIGTERM for others",
      "SIGTERM,SIGINT,SIGHUP,SIGQUIT"},

@@ -30,8 +30,8 @@ void remove_earlier(const fs::path& file) {
   if (error) throw_errno(earlier.string(), error.value());
 }
 
-// Unique, also among hosts with a shared file system, and private to this user. First checks that
-// `file` can be written, and removes an earlier one.
+// Unique, also among hosts with a shared file system, and private. First checks that `file` can be
+// written, and removes an earlier one.
 fs::path new_folder_for(const fs::path& file) {
   { const AtomicFile probe(file, 0); }
   remove_earlier(file);
@@ -52,7 +52,7 @@ JobTimeline::JobTimeline(fs::path file, std::string profile, bool is_alone)
   ::setenv(TimelineRecorder::variable, folder_.c_str(), 1);
   if (profile_.empty()) return;
   ::setenv("LOCKSTEP_PROFILE", profile_.c_str(), 1);
-  ::setenv("KINETO_LOG_LEVEL", "99", 0);  // Suppresses log lines about its begin and end.
+  ::setenv("KINETO_LOG_LEVEL", "99", 0);  // Suppresses log lines.
 }
 
 JobTimeline::~JobTimeline() {

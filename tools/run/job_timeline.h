@@ -1,5 +1,4 @@
-// The timeline of a job (`lockstep run --timeline`): a folder for the spans of this host's ranks,
-// and the merged file.
+// `lockstep run --timeline`: a folder for the spans of this host's ranks, and the merged file.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,7 +11,7 @@ namespace lockstep::tools {
 class JobTimeline {
  public:
   // Creates the folder next to `file`, and sets the variables that pass it to ranks. Removes an
-  // earlier `file`, so that it is not mistaken for this job's. `profile` is a window of steps, or
+  // earlier `file`, so that it is not mistaken for this job's. `profile`: a window of steps, or
   // empty. `is_alone`: no other host. Errors: system if `file` cannot be written.
   JobTimeline(std::filesystem::path file, std::string profile, bool is_alone);
 
@@ -21,10 +20,9 @@ class JobTimeline {
   JobTimeline(const JobTimeline&) = delete;
   JobTimeline& operator=(const JobTimeline&) = delete;
 
-  // Call it after the job. If rank 0 was on this host, which then has the spans of all ranks,
-  // writes `file`. Returns a line for people; empty on a host whose ranks have sent their spans.
-  // This line, and any Error, contains the folder if spans are left there. Errors: as
-  // merge_timeline()'s.
+  // After the job. Writes `file` if rank 0 was on this host, which then has all ranks' spans.
+  // Returns a line for people; empty on a host whose ranks have sent their spans. The line, and any
+  // Error, names the folder if spans are left there. Errors: as merge_timeline()'s.
   std::string finish() const;
 
  private:

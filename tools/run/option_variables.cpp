@@ -75,7 +75,7 @@ bool is_fixed_and_several(const std::string& hosts) {
   return least != "1" && (colon == hosts.npos || least == hosts.substr(colon + 1));
 }
 
-// The options whose PET_ variables count in addition to `taker`'s.
+// The options whose PET_ variables count besides `taker`'s.
 std::set<std::string_view> torchrun_options_beside(const Taker& taker) {
   std::set<std::string_view> options(std::begin(options_of_torchrun),
                                      std::end(options_of_torchrun));

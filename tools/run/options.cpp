@@ -29,14 +29,14 @@ constexpr int master_port = 29500;
 
 class Given {
  public:
-  // `variables`: names of the variables that set an option, by option.
+  // `variables`: those that set an option, by option.
   Given(const CLI::App& app, std::map<std::string, std::string> variables)
       : app_(app), variables_(std::move(variables)) {}
 
   bool has(const std::string& name) const { return app_["--" + name]->count() > 0; }
   bool flag(const std::string& name) const { return has(name) && app_["--" + name]->as<bool>(); }
 
-  // "--nnodes", or its variable if that set the text.
+  // "--nnodes", or the variable that set the text.
   std::string name_of(const std::string& name) const {
     const auto variable = variables_.find(name);
     return variable == variables_.end() ? "--" + name : variable->second;
@@ -82,8 +82,8 @@ std::optional<int> master_port_of(const Given& given) {
                             [](const std::string& text) { return parse_number(text, 0, 65535); });
 }
 
-// The rendezvous: --rdzv-endpoint, or --master-addr and --master-port as in torchrun's static
-// rendezvous. Empty without either.
+// --rdzv-endpoint, or --master-addr and --master-port as in torchrun's static rendezvous. Empty
+// without either.
 std::string endpoint_of(const Given& given, int hosts) {
   const auto port = master_port_of(given);
   if (given.has("rdzv-endpoint")) {
@@ -177,6 +177,19 @@ RunOptions options_of(const Given& given, const std::optional<Division>& tuned) 
   options.max_restarts = given.value(
       "max-restarts", [](const std::string& text) { return parse_number(text, 0, 1'000'000); });
   options.max_restart_delay = given.value("max-restart-delay", parse_seconds);
+  options.on_failure = given.value("on-failure", [](const std::string& text) {
+    return choose<OnFailure>(
+        text, {{"end", OnFailure::end_all}, {"continue", OnFailure::continue_without}});
+  });
+  options.leave_out_stragglers =
+      given.value_if_any("leave-out-stragglers", [](const std::string& text) {
+        const auto limit = parse_seconds(text);
+        if (limit < std::chrono::seconds(1)) refuse("must be at least 1 second");
+        return limit;
+      });
+  if (options.leave_out_stragglers && options.on_failure != OnFailure::continue_without)
+    refuse(given.name_of("leave-out-stragglers") + " needs --on-failure continue");
+  if (given.has("max-restarts")) options.max_replacements = options.max_restarts;
   options.bind = given.value("bind", [](const std::string& text) {
     return choose<Binding>(text, {{"auto", Binding::automatic},
                                   {"numa", Binding::numa},
@@ -193,7 +206,8 @@ RunOptions options_of(const Given& given, const std::optional<Division>& tuned) 
   return options;
 }
 
-// Calls `act(index, option, value)` for each option before the program; a null `option` is unknown.
+// Calls `act(index, option, value)` for each option before the program; `option` is null if
+// unknown.
 template <class Act>
 void for_each_option(const CLI::App& app, const std::vector<std::string>& arguments, Act act) {
   const auto is_option = [&](std::size_t i) {
@@ -242,7 +256,7 @@ std::vector<std::string> command_in(const CLI::App& app) {
   return command;
 }
 
-// Returns the division that `lockstep tune --save` has chosen for `program`, if -n asks for it.
+// The choice of `lockstep tune --save` for `program`, if -n asks for it.
 std::optional<Division> tuned_division(const Given& given,
                                        const std::vector<std::string>& program) {
   if (given.text("nproc-per-node") != "tuned") return std::nullopt;
@@ -291,7 +305,7 @@ RunCommandLine parse_run(const std::vector<std::string>& arguments) {
   } catch (const CLI::CallForHelp&) {
     line.help = app.help();
   } catch (const CLI::ParseError& error) {
-    refuse(shown(error.what()));  // It may contain the user's text.
+    refuse(shown(error.what()));  // May contain the user's text.
   }
   return line;
 }

@@ -22,11 +22,11 @@ struct RunCommandLine {
   RunOptions options = {};  // All but .program. The first of .arguments may be in PATH.
   bool dry_run = false;
   std::string timeline = {};  // File for the timeline of all ranks; empty if none.
-  std::string profile = {};   // Steps with operators, "steps=FIRST:END"; empty if none.
-  std::string help = {};      // Text of --help; if set, all else is empty.
+  std::string profile = {};   // "steps=FIRST:END"; empty if none.
+  std::string help = {};      // If set, all else is empty.
 };
 
-// A missing option is read from its variable. Errors: misuse, with one line for people, for invalid
+// A missing option is read from its variable. Errors: misuse, in one line for people, for invalid
 // or contradictory options.
 RunCommandLine parse_run(const std::vector<std::string>& arguments);
 
@@ -42,7 +42,7 @@ void declare_options(CLI::App& app);
 // Long names, without dashes.
 std::vector<std::string> option_names();
 
-// torchrun's, each with the alternative.
+// torchrun's, with alternatives.
 std::vector<std::pair<std::string, std::string>> options_without_effect();
 
 // Errors: misuse, with the alternative.
@@ -71,11 +71,11 @@ std::string parse_listening(std::string_view text);
 // With or without a fraction; at most a million.
 std::chrono::milliseconds parse_seconds(std::string_view text);
 
-// A non-empty window of steps such as "steps=100:105". Returns the text.
+// Non-empty, such as "steps=100:105". Returns the text.
 std::string parse_profile(std::string_view text);
 
-// A number of ranks, "auto" or "cpu" for one per usable core, or "gpu" for one per GPU in
-// `devices`, a folder such as /dev. `visible` is the value of CUDA_VISIBLE_DEVICES; null if unset.
+// A number, "auto", "cpu" or "gpu": docs/launcher.md. `devices` is a folder such as /dev. `visible`
+// is CUDA_VISIBLE_DEVICES; null if unset.
 int parse_ranks(std::string_view text, const std::string& devices, const char* visible);
 
 // "0,2".
@@ -84,7 +84,7 @@ std::set<int> parse_local_ranks(std::string_view text);
 // "SIGTERM,SIGUSR1"; the prefix SIG is optional.
 std::vector<int> parse_signals(std::string_view text);
 
-// A job's name: at most 128 printable characters except '/'.
+// At most 128 printable characters except '/'.
 std::string parse_id(std::string_view text);
 
 }  // namespace lockstep::tools

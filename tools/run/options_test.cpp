@@ -93,6 +93,12 @@ const std::vector<Case> cases = {
     {"max-restarts", "5", [](auto& line) { return line.options.max_restarts == 5; }},
     {"max-restart-delay", "0.5",
      [](auto& line) { return line.options.max_restart_delay == 500ms; }},
+    {"on-failure", "continue",
+     [](auto& line) { return line.options.on_failure == OnFailure::continue_without; }},
+    {"leave-out-stragglers",
+     "30",
+     [](auto& line) { return line.options.leave_out_stragglers == 30s; },
+     {"--on-failure", "continue"}},
     {"signals-to-handle", "SIGTERM,USR1",
      [](auto& line) {
        return line.options.signals_to_handle == std::vector<int>{SIGTERM, SIGUSR1};
@@ -141,6 +147,18 @@ Arguments with(const Case& option, const std::string& name) {
 TEST(RunOptions, EachIsTakenFromTheCommandLine) {
   for (const Case& option : cases)
     EXPECT_TRUE(option.holds(parse(with(option, option.name)))) << option.name;
+}
+
+TEST(RunOptions, MaxRestartsLimitsReplacementsOnlyIfGiven) {
+  EXPECT_EQ(parse({"--on-failure", "continue"}).options.max_replacements, std::nullopt);
+  EXPECT_EQ(parse({"--max-restarts", "0"}).options.max_replacements, 0);
+  EXPECT_EQ(parse({}).options.on_failure, OnFailure::end_all);
+  EXPECT_EQ(refusal({"--leave-out-stragglers", "30", "program"}),
+            "--leave-out-stragglers needs --on-failure continue");
+  EXPECT_EQ(refusal({"--on-failure", "continue", "--leave-out-stragglers", "0.5", "program"}),
+            "--leave-out-stragglers: must be at least 1 second");
+  EXPECT_EQ(refusal({"--on-failure", "ignore", "program"}),
+            "--on-failure: must be one of end, continue, not 'ignore'");
 }
 
 TEST(RunOptions, EachMayBeSpelledWithUnderscores) {

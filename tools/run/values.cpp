@@ -33,7 +33,7 @@ std::vector<std::string_view> items_of(std::string_view text) {
   }
 }
 
-// Returns false if `text` is not a number, or too large.
+// False if `text` is not a number, or too large.
 template <class Number>
 bool read(std::string_view text, Number& number) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -56,8 +56,8 @@ int gpus_in(const std::string& folder) {
   return found;
 }
 
-// CUDA uses the devices in CUDA_VISIBLE_DEVICES up to the first that does not exist. A device may
-// also be a UUID.
+// CUDA uses the devices in CUDA_VISIBLE_DEVICES up to the first missing one. A device may also be a
+// UUID.
 int visible_gpus(int gpus, const char* visible) {
   if (visible == nullptr) return gpus;
   int found = 0;

@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include "lockstep/data/shards/shard_folder.h"
+#include "lockstep/toolkit/datasets/shards/shard_folder.h"
 
 namespace lockstep::tools {
 
@@ -12,7 +12,7 @@ struct ShardCommandLine {
   bool quiet = false;
 };
 
-// Ends the process after --help or a wrong command line.
+// Does not return after --help or a wrong command line.
 ShardCommandLine parse_shard(int argc, char** argv);
 
 }  // namespace lockstep::tools

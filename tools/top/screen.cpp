@@ -19,7 +19,7 @@ namespace {
 struct Drawn {
   const char* phase;
   char letter;
-  int color;  // One of 256: dark, so that white letters are readable.
+  int color;  // One of 256: dark, for white letters.
 };
 
 constexpr std::array<Drawn, step_phases> drawn_phases{{{"data", 'd', 94},
@@ -33,7 +33,7 @@ constexpr std::array<Drawn, step_phases> drawn_phases{{{"data", 'd', 94},
 
 std::string shown(const std::string& text) { return clean_text(text, 256); }
 
-// Cuts a line between characters, each of which counts as one column.
+// Between characters, each of which counts as one column.
 std::string cut(const std::string& line, int columns) {
   int used = 0;
   for (std::size_t i = 0; i < line.size(); ++i) {
@@ -67,7 +67,7 @@ std::string waits_text(const RankStatus& rank) {
   return fmt::format("{} ({:.0f} %)", rank.latest_rank, 100 * share);
 }
 
-// Rounds the ends of phases, so that their sum is the whole bar.
+// Rounds the ends of phases: their sum is the whole bar.
 std::string bar(const RankStatus& rank, int width, bool colors) {
   if (rank.shares.empty()) return std::string(static_cast<std::size_t>(width), ' ');
   std::string text;
@@ -84,8 +84,8 @@ std::string bar(const RankStatus& rank, int width, bool colors) {
   return text + std::string(static_cast<std::size_t>(width - drawn), ' ');
 }
 
-// Columns that the terminal has space for; the least important ones are removed first. The bar gets
-// the rest.
+// Columns for which the terminal has space; the least important go first. The bar gets the
+// rest.
 struct Columns {
   static constexpr int least_bar = 12;
   static constexpr int most_bar = 100;
@@ -146,6 +146,11 @@ std::string title_of(const JobStatus& job) {
   std::string title = fmt::format("{}  {}  {}  up {}", shown(id), shown(job.host), shown(job.state),
                                   uptime_text(job.seconds));
   if (job.restarts > 0) title += fmt::format("  restarts {}", job.restarts);
+  for (const RankStatus& rank : job.ranks)
+    if (rank.group_size > 0 && rank.state != "ended") {
+      title += fmt::format("  {} ranks in the group", rank.group_size);
+      break;
+    }
   if (job.nodes > 1) title += fmt::format("  host {} of {}", job.node, job.nodes);
   return title + "  " + shown(job.program);
 }

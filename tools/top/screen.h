@@ -13,11 +13,10 @@ namespace lockstep::tools {
 struct Screen {
   int columns = 80;
   int rows = 0;         // 0 for no limit.
-  bool colors = false;  // Otherwise letters alone distinguish phases.
+  bool colors = false;  // Otherwise only letters distinguish phases.
 };
 
-// Returns at most `rows` lines of at most `columns` characters. A rank's bar shows its last ten
-// seconds.
+// At most `rows` lines of at most `columns` characters. A rank's bar shows its last ten seconds.
 //
 //   RANK STATE     STEP  STEPS/S  TIME                             WAITS FOR     MEMORY
 //      0 waiting    812     10.2  dfffffffffbbbbbbbbbbbbrrwwwwwwwwo  3 (24 %)     1.2 GiB

@@ -37,7 +37,7 @@ winsize size() {
   return found;
 }
 
-// Signals arrive through this descriptor after its first use.
+// Signals arrive here after the first use.
 int signal_descriptor() {
   static const FileDescriptor descriptor = [] {
     sigset_t set;
@@ -85,7 +85,7 @@ int Terminal::rows() const {
   return size().ws_row > 0 ? size().ws_row : usual;
 }
 
-// Overwrites each line, because clearing the whole terminal first would flicker.
+// Overwrites lines: clearing the terminal first would flicker.
 bool Terminal::show(const std::string& text) const {
   std::string out = "\033[H";
   for (const char character : text) {

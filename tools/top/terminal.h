@@ -1,6 +1,5 @@
 // The terminal of `lockstep top`: alternate screen, unbuffered keys, no echo. Thread safety: none.
-// Lifetime: one at a time. The destructor, signals that end the command, and Ctrl-Z restore the
-// terminal.
+// Lifetime: one at a time. The destructor, signals that end the command, and Ctrl-Z restore it.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -25,11 +24,11 @@ class Terminal {
   int columns() const;
   int rows() const;
 
-  // Returns false if the terminal has been closed.
+  // False if the terminal has been closed.
   bool show(const std::string& text) const;
 
-  // The next key within `limit`. It is 'q' after SIGINT, SIGQUIT, SIGTERM and SIGHUP, and when the
-  // terminal has been closed. It is '\0' at once after a change of size, and after SIGTSTP.
+  // The next key within `limit`. 'q' also after SIGINT, SIGQUIT, SIGTERM and SIGHUP, and when the
+  // terminal has been closed. '\0' at once after a change of size, and after SIGTSTP.
   std::optional<char> key(std::chrono::milliseconds limit) const;
 
  private:

@@ -8,7 +8,7 @@
 
 namespace lockstep::tools {
 
-constexpr const char* tune_command = "lockstep tune";  // For messages.
+constexpr const char* tune_command = "lockstep tune";
 
 struct TuneCommandLine {
   int global_batch = 0;
@@ -20,7 +20,7 @@ struct TuneCommandLine {
   std::vector<std::string> program = {};  // Includes its arguments.
 };
 
-// Ends the process after --help and after a wrong command line.
+// Does not return after --help or a wrong command line.
 TuneCommandLine parse_tune(int argc, char** argv);
 
 }  // namespace lockstep::tools

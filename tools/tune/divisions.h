@@ -13,22 +13,22 @@ namespace lockstep::tools {
 
 struct Division {
   int ranks = 1;
-  int threads = 1;                        // Threads of each rank.
+  int threads = 1;                        // For each rank.
   int batch = 0;                          // Samples of each rank in a step.
   std::vector<std::string> options = {};  // Appended to the program's arguments.
 
   bool operator==(const Division&) const = default;
 };
 
-// Returns one rank with all cores, two ranks, and one rank per NUMA node, L3 cache and core.
-// Numbers of ranks that do not divide the cores and the batch evenly are omitted. Each division
-// comes without options and with each of `variants`. `global_batch` is in samples, `quota` in CPUs.
+// One rank with all cores, two ranks, and one rank per NUMA node, L3 cache and core. Omits numbers
+// that do not divide the cores and the batch evenly. Each division comes without options and with
+// each of `variants`. `global_batch` is in samples, `quota` in CPUs.
 std::vector<Division> sensible_divisions(const Topology& topology, std::optional<double> quota,
                                          int global_batch,
                                          const std::vector<std::vector<std::string>>& variants);
 
-// Returns `program` and its arguments with the values of {batch}, {ranks} and {threads}, followed
-// by the division's options.
+// `program` and its arguments with the values of {batch}, {ranks} and {threads}, then the
+// division's options.
 std::vector<std::string> command_for(const Division& division,
                                      const std::vector<std::string>& program);
 

@@ -36,7 +36,7 @@ constexpr std::chrono::milliseconds poll_pause{50};
 
 std::atomic<int> signalled{0};  // The last signal.
 
-// The launcher of one run, a child of this process. Its output and the program's go to a file.
+// The launcher of one run, a child process. Its output and the program's go to a file.
 class Launcher {
  public:
   Launcher(const Division& division, const std::vector<std::string>& program, std::string job_id)
@@ -66,7 +66,7 @@ class Launcher {
   Launcher(const Launcher&) = delete;
   Launcher& operator=(const Launcher&) = delete;
 
-  // The ranks; empty before they start and after they end.
+  // Empty before they start and after they end.
   std::vector<RankStatus> ranks() const {
     const auto jobs = jobs_named(job_id_);
     return jobs && !jobs->empty() ? jobs->front().ranks : std::vector<RankStatus>();
@@ -77,8 +77,8 @@ class Launcher {
     return ended_;
   }
 
-  // With a shutdown timeout of 0, SIGTERM makes the launcher kill the ranks at once. It ends after
-  // them.
+  // With a shutdown timeout of 0, SIGTERM makes the launcher kill the ranks at once, and then
+  // end.
   void stop() {
     if (has_ended()) return;
     ::kill(pid_, SIGTERM);
@@ -106,7 +106,7 @@ class Launcher {
   }
 
  private:
-  // In a process group of its own: Ctrl-C reaches this process only, which ends the run in order.
+  // In its own process group: Ctrl-C reaches this process only, which ends the run in order.
   void start(std::vector<std::string>& command) {
     std::vector<char*> arguments;
     for (std::string& each : command) arguments.push_back(each.data());
@@ -143,7 +143,7 @@ std::string new_job_id() {
   return fmt::format("tune-{}-{}", ::getpid(), ++number);
 }
 
-// Adds what the ranks show of themselves.
+// Adds the ranks' own figures.
 void note_ranks(const std::vector<RankStatus>& ranks, DivisionRun& run) {
   std::int64_t memory = 0;
   double waited = 0;

@@ -14,12 +14,12 @@
 
 namespace lockstep::tools {
 
-// One run of a division. Without a rate, `problem` has the reason in one line, and `output` the
-// last lines of the program and its launcher.
+// Without a rate, `problem` has the reason in one line, and `output` the last lines of the program
+// and its launcher.
 struct DivisionRun {
   std::optional<Rate> steps_per_second = {};
-  std::int64_t memory = 0;  // Resident bytes of all ranks; each counts the memory that they share.
-  double wait = 0;          // Share of the time in which ranks wait for others, their mean.
+  std::int64_t memory = 0;  // Resident bytes of all ranks, each including shared memory.
+  double wait = 0;          // Mean share of the time in which ranks wait for others.
   std::string problem = {};
   std::string output = {};
   int signal = 0;  // SIGINT, SIGTERM or SIGHUP if it ended this run.

@@ -21,7 +21,7 @@ std::string memory_text(std::int64_t bytes) {
   return bytes > 0 ? fmt::format("{:.2f} GiB", static_cast<double>(bytes) / gib) : "";
 }
 
-// Quotes a word for a shell if it needs that.
+// For a shell, if needed.
 std::string quoted(const std::string& word) {
   constexpr const char* plain =
       "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_@%+=:,./-";
@@ -118,7 +118,7 @@ std::string svg_of(const Tuning& tuning, const TunedProgram& program) {
   constexpr int right = 90;
   constexpr int height_of_row = 30;
   constexpr int top = 40;
-  constexpr const char* text_color = "#808080";  // Readable on white and on black.
+  constexpr const char* text_color = "#808080";  // Readable on white and black.
   double most = 1e-9;
   for (const TunedDivision& tuned : tuning.divisions)
     if (tuned.samples_per_second) most = std::max(most, tuned.samples_per_second->high);

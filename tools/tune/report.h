@@ -1,4 +1,4 @@
-// Shows the result of `lockstep tune`: a table, JSON, and a picture.
+// The result of `lockstep tune`: a table, JSON, and a picture.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,8 +16,8 @@ struct TunedProgram {
   int cores = 0;
 };
 
-// A line for each division, the best one marked; then the output of failed ones, and the command
-// that starts the best one.
+// A line for each division, marking the best; then the output of failed ones, and the command that
+// starts the best one.
 std::string table_of(const Tuning& tuning, const TunedProgram& program);
 
 std::string json_of(const Tuning& tuning, const TunedProgram& program);
@@ -25,7 +25,7 @@ std::string json_of(const Tuning& tuning, const TunedProgram& program);
 // A bar for each division, with its range, as SVG.
 std::string svg_of(const Tuning& tuning, const TunedProgram& program);
 
-// The command that starts a division, quoted for a shell.
+// Quoted for a shell.
 std::string shell_command(const Division& division, const std::vector<std::string>& program);
 
 }  // namespace lockstep::tools

@@ -21,7 +21,7 @@ bool is_script(const std::string& word) {
   return !word.starts_with('-') && (word.ends_with(".py") || word.ends_with(".sh"));
 }
 
-// The path that identifies a program, as a choice names it.
+// The path by which choices identify a program.
 std::string identity_of(const std::vector<std::string>& program) {
   std::string name = program.front();
   if (!is_script(name))
@@ -36,7 +36,7 @@ std::string identity_of(const std::vector<std::string>& program) {
   return missing ? name : whole.string();
 }
 
-// All choices: by host, then by program.
+// By host, then by program.
 ordered_json all_choices() {
   const std::string file = file_of_choices();
   if (!fs::exists(file)) return ordered_json::object();

@@ -1,8 +1,6 @@
 // The divisions that `lockstep tune --save` has chosen, for `lockstep run -n tuned`.
 //
-// They are in one file of the user: $XDG_CONFIG_HOME/lockstep/tuned.json, by default in ~/.config.
-// A choice belongs to a host and a program: the program's path, or that of the script after an
-// interpreter, such as train.py after python3.
+// One file of the user has them, by host and program: docs/guide/tune.md.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,11 +13,11 @@
 
 namespace lockstep::tools {
 
-// The path of the file. Errors: system without HOME.
+// Errors: system without HOME.
 std::string file_of_choices();
 
-// Replaces the choice for `program` on this host. Errors: system; corrupt for a file that
-// `lockstep tune` has not written, which stays.
+// Replaces the choice for `program` on this host. Errors: system; corrupt for a file that `lockstep
+// tune` has not written, which stays.
 void save_choice(const std::vector<std::string>& program, const Division& division);
 
 // Empty without a choice for `program` on this host. Errors: as save_choice().

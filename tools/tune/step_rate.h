@@ -1,4 +1,4 @@
-// Estimates a program's steps per second from observations of its step counter.
+// Estimates steps per second from observations of a program's step counter.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -16,13 +16,11 @@ struct Rate {
   double high = 0;
 };
 
-// Ignores the first steps: they allocate memory and choose kernels.
-//
-// Thread safety: none.
+// Ignores the first steps: they allocate memory and choose kernels. Thread safety: none.
 class StepRate {
  public:
-  // The counter had the value `step` at `seconds`, any clock. Call it often: a change is dated by
-  // its first observation.
+  // The counter was `step` at `seconds`, any clock. Call it often: a change is dated by its first
+  // observation.
   void observe(double seconds, std::uint64_t step);
 
   std::uint64_t steps() const { return step_; }
@@ -34,7 +32,7 @@ class StepRate {
   // Empty without at least `windows` steps after the first ones.
   std::optional<Rate> rate() const;
 
-  // Whether further observation would hardly change the rate: its standard error is 0.5 %, from at
+  // Whether more observation would hardly change the rate: its standard error is 0.5 %, from at
   // least two seconds and 20 steps.
   bool is_reliable() const;
 
@@ -52,7 +50,7 @@ class StepRate {
 
   std::uint64_t step_ = 0;
   std::optional<double> first_;  // When the first step ended.
-  std::vector<Seen> seen_;       // Changes after the first steps.
+  std::vector<Seen> seen_;
 };
 
 }  // namespace lockstep::tools

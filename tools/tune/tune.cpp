@@ -9,7 +9,7 @@
 namespace lockstep::tools {
 namespace {
 
-// A division stays in the round if its speed is at least this share of the best one's.
+// A division's minimum speed to stay in the round, relative to the best one's.
 constexpr std::array<double, 3> share_of_round{0, 0.85, 0.96};
 
 double speed_of(const TunedDivision& tuned) {
@@ -44,7 +44,7 @@ std::optional<std::size_t> best_of(const std::vector<TunedDivision>& all) {
   return static_cast<std::size_t>(best - all.begin());
 }
 
-// Returns the divisions of a round; none if the best one has no rival.
+// Returns a round's divisions; none if the best has no rival.
 std::vector<std::size_t> contenders(const Tuning& tuning, std::size_t round) {
   std::vector<std::size_t> found;
   const double best = tuning.best ? speed_of(tuning.divisions[*tuning.best]) : 0;

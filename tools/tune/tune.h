@@ -15,11 +15,10 @@
 
 namespace lockstep::tools {
 
-// A division's speed over all its runs. Without a speed, `problem` and `output` are those of the
-// run that failed.
+// Over all runs. Without a speed, `problem` and `output` are the failed run's.
 struct TunedDivision {
   Division division = {};
-  std::optional<Rate> samples_per_second = {};  // The mean of the runs' medians, and their range.
+  std::optional<Rate> samples_per_second = {};  // Mean of the runs' medians, and their range.
   std::int64_t memory = 0;                      // As in DivisionRun.
   double wait = 0;
   int runs = 0;
@@ -28,9 +27,9 @@ struct TunedDivision {
 };
 
 struct Tuning {
-  std::vector<TunedDivision> divisions = {};  // In the order of their first runs.
+  std::vector<TunedDivision> divisions = {};  // In the order of first runs.
   std::optional<std::size_t> best = {};       // Empty if no division could be measured.
-  int signal = 0;                             // Which ended the tuning early; 0 for none.
+  int signal = 0;                             // Ended the tuning early; 0 for none.
 };
 
 // Runs one division once and reports the progress.
