@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import pathlib
+import platform
 import re
 import shutil
 import statistics
@@ -35,7 +36,6 @@ def arguments(description, examples=None, drawn="all ratios and their ranges"):
 
 
 def command():
-    """Returns the command that runs the current benchmark."""
     return f"./dev bench {pathlib.Path(sys.argv[0]).resolve().parent.name.replace('_', '-')}"
 
 
@@ -61,6 +61,13 @@ def warn_if_busy():
     if load > 0.5:
         print(f"this host is busy (load {load:.1f}): the figures will be, too", file=sys.stderr)
     return load
+
+
+def host():
+    """Returns the processor, the number of its CPUs and the kernel of this host."""
+    found = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
+    return {"processor": found[1] if found else platform.machine(),
+            "cpus": len(os.sched_getaffinity(0)), "kernel": platform.release()}
 
 
 def drawing(figures):

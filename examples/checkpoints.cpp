@@ -27,7 +27,7 @@ void Checkpoints::resume() {
   require_newest();
 }
 
-// Steps trained from here could not be saved, because the folder has later checkpoints.
+// Steps trained from here could not be saved.
 void Checkpoints::require_newest() const {
   if (!checkpointer_ || options_.resume == "auto") return;
   const auto newest = lockstep::latest_checkpoint(options_.checkpoint);
@@ -65,13 +65,14 @@ void Checkpoints::finish(std::int64_t step) {
   checkpointer_->wait();
 }
 
-std::int64_t global_batch_of(std::int64_t resumed, std::optional<std::int64_t> wanted,
+std::int64_t global_batch_of(std::int64_t resumed, std::optional<std::int64_t> requested,
                              const lockstep::ProcessGroup& world) {
-  if (!wanted || *wanted == resumed) return resumed;
+  if (!requested || *requested == resumed) return resumed;
   if (world.rank() == 0)
-    std::cerr << "note: --batch-size sets steps of " << *wanted << " samples; the resumed training "
+    std::cerr << "note: --batch-size sets steps of " << *requested
+              << " samples; the resumed training "
               << "had " << resumed << std::endl;
-  return *wanted;
+  return *requested;
 }
 
 std::size_t share_of(std::int64_t global_batch, const lockstep::ProcessGroup& world) {

@@ -1,8 +1,9 @@
-// Trains a CNN or a ViT on CIFAR-10 in its binary version.
-//   lockstep run -n 2 cifar10 --data cifar-10-batches-bin --epochs 2
+// Trains a CNN or a ViT on CIFAR-10.
 //   lockstep run -n 4 cifar10 --data cifar-10-batches-bin --model vit --tp 2
 
 // SPDX-License-Identifier: Apache-2.0
+#include <lockstep/toolkit.h>
+
 #include "examples/image_training.h"
 
 int main(int argc, char** argv) {

@@ -3,7 +3,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
-#include <lockstep/lockstep.h>
+#include <lockstep/toolkit.h>
 
 #include <chrono>
 #include <cstdint>
@@ -15,15 +15,14 @@ struct Epochs {
   std::uint64_t seed = 0;
 };
 
-// Returns the mean seconds of a step. `loss_of` takes the images' logits, the images and their
-// classes.
+// Returns the mean seconds of a step. `loss_of` takes logits, images and classes.
 template <class Net, class LossOf>
 double train(const std::shared_ptr<Net>& net, torch::optim::Optimizer& optimizer,
              const lockstep::IdxDataset& data, const Epochs& epochs,
              const lockstep::ProcessGroup& world, const LossOf& loss_of) {
   lockstep::DistributedDataParallel ddp(net, world);
   lockstep::DistributedSampler sampler(*data.size(), world, {.seed = epochs.seed});
-  lockstep::Loader loader(data, sampler, world, {.batch_size = epochs.batch_size});
+  lockstep::DataLoader loader(data, sampler, world, {.batch_size = epochs.batch_size});
   net->train();
   const auto started = std::chrono::steady_clock::now();
   std::int64_t steps = 0;
@@ -40,11 +39,11 @@ double train(const std::shared_ptr<Net>& net, torch::optim::Optimizer& optimizer
   return steps == 0 ? 0 : passed.count() / static_cast<double>(steps);
 }
 
-// Share of correctly classified images, each of which one rank classifies.
+// Share of correctly classified images, divided among the ranks.
 template <class Net>
 double accuracy(Net& net, const lockstep::IdxDataset& data, const lockstep::ProcessGroup& world) {
   lockstep::DistributedSampler sampler(*data.size(), world, {.shuffle = false, .pad = false});
-  lockstep::Loader loader(data, sampler, world, {.batch_size = 500});
+  lockstep::DataLoader loader(data, sampler, world, {.batch_size = 500});
   const torch::NoGradGuard no_grad;
   net.eval();
   torch::Tensor right = torch::zeros({1}, torch::kLong);

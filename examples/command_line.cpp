@@ -21,7 +21,6 @@ namespace fs = std::filesystem;
 constexpr std::int64_t most_steps = 1'000'000'000;
 constexpr std::int64_t most_samples = 1'000'000;
 
-// Throws CLI::ValidationError if the file is not accessible.
 fs::file_status status_of(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);

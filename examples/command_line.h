@@ -15,7 +15,7 @@ class App;
 struct Options {
   std::string data;
   int epochs = 2;
-  // If positive, the number of steps, instead of `epochs`.
+  // If positive, replaces `epochs`.
   std::int64_t steps = 0;
   std::optional<std::int64_t> batch_size = {};  // Per rank.
   double lr = 1e-3;
@@ -31,7 +31,7 @@ struct Options {
   bool print_hash = false;
   std::string checkpoint = {};        // A folder; empty for no checkpoints.
   std::int64_t checkpoint_every = 0;  // In steps; 0: only after the last one.
-  int keep = 0;                       // Number of newest checkpoints to keep; 0: all.
+  int keep = 0;                       // Newest checkpoints to keep; 0: all.
   bool async = false;
   std::string resume = {};  // "auto", or the folder of a checkpoint.
   std::string log_samples = {};
@@ -53,7 +53,7 @@ void parse(CLI::App& app, int argc, char** argv);
 // To combine with CLI::Range, which accepts NaN. Returns the complaint.
 std::string unless_number(const std::string& text);
 
-// Whether a file can be written, before the training. Returns the complaint.
+// For a file that the program will write. Returns the complaint.
 std::string unless_writable(const std::string& file);
 
 // Default of --batch-size.

@@ -1,10 +1,10 @@
 // Trains a small CNN with dropout on Fashion-MNIST. Weights are equal, bit for bit, on any number
-// of ranks that divides eight. A training resumes on another number.
+// of ranks that divides eight, also after resuming on another number.
 //   lockstep run -n 4 deterministic --steps 100 --checkpoint run
 //   lockstep run -n 1 deterministic --steps 200 --checkpoint run --resume auto
 
 // SPDX-License-Identifier: Apache-2.0
-#include <lockstep/lockstep.h>
+#include <lockstep/toolkit.h>
 
 #include <iostream>
 #include <stdexcept>
@@ -47,7 +47,7 @@ int run(const Options& options) {
   lockstep::DistributedSampler sampler(*data.size(), world,
                                        {.seed = options.seed, .drop_last = true});
 
-  // Here --batch-size is the total over all ranks.
+  // Here --batch-size is over all ranks.
   std::int64_t global_batch = options.batch_size.value_or(usual_batch_size);
   std::int64_t step = 0;
   lockstep::TrainingState state;

@@ -1,9 +1,8 @@
-// Trains a small network on Fashion-MNIST with the outputs of a larger one (Hinton et al., 2015),
-// and another one without. Prints the accuracy of all three.
-//   lockstep run -n 2 distillation --epochs 4
+// Trains a small network on Fashion-MNIST with, and another without, the outputs of a larger one
+// (Hinton et al., 2015).
 
 // SPDX-License-Identifier: Apache-2.0
-#include <lockstep/lockstep.h>
+#include <lockstep/toolkit.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdint>

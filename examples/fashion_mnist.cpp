@@ -1,8 +1,9 @@
 // Trains a small CNN on Fashion-MNIST:
-//   lockstep run -n 2 fashion_mnist --epochs 2
 //   lockstep run -n 2 fashion_mnist --epochs 2 --amp bf16
 
 // SPDX-License-Identifier: Apache-2.0
+#include <lockstep/toolkit.h>
+
 #include "examples/image_training.h"
 
 int main(int argc, char** argv) {

@@ -1,8 +1,8 @@
 // Fine-tunes a GPT-2 or a LLaMA from Hugging Face with LoRA, and saves it for from_pretrained().
 //   lockstep run -n 2 fine_tuning --model SmolLM-135M --tokens tokens.safetensors --out tuned
 //
-// The folder is the output of save_pretrained(). The tokens are a tensor "tokens" [sequences,
-// length] of a safetensors file, created by the model's tokenizer in Python:
+// The folder is from save_pretrained(). The model's tokenizer creates "tokens" [sequences, length]
+// in Python:
 //   save_file({"tokens": torch.tensor(tokenizer(texts)["input_ids"])}, "tokens.safetensors")
 
 // SPDX-License-Identifier: Apache-2.0
@@ -22,7 +22,7 @@
 #include "examples/models/gpt.h"
 #include "examples/models/llama.h"
 #include "examples/models/names.h"
-#include "lockstep/lockstep.h"
+#include "lockstep/toolkit.h"
 
 namespace {
 
@@ -93,7 +93,7 @@ LlamaOptions llama_options(const nlohmann::json& config) {
   return options;
 }
 
-// This rank's sequences in a step; the ranks' sequences are adjacent.
+// This rank's sequences in a step.
 torch::Tensor batch_of(const torch::Tensor& tokens, std::int64_t step,
                        const FineTuningOptions& options, const lockstep::ProcessGroup& world) {
   const std::int64_t first = (step * world.size() + world.rank()) * options.batch;
@@ -106,7 +106,7 @@ torch::Tensor loss_of(lockstep::DistributedDataParallel<Model>& ddp, const torch
   return torch::cross_entropy_loss(logits.flatten(0, 1), batch.slice(1, 1).flatten());
 }
 
-// Names in Hugging Face's files, and the layers to adapt.
+// Hugging Face's names, and the layers to adapt.
 struct Layout {
   lockstep::NameTable from;
   lockstep::NameTable to;

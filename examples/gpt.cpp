@@ -1,10 +1,8 @@
-// Trains a small GPT on text, byte by byte, on a mesh of pipeline stages, replicas, context and
-// tensor parallel ranks, and generates text.
-//   lockstep run -n 4 gpt --dp 2 --tp 2 --recompute
+// Trains a small GPT on bytes of text, on a mesh of pipeline stages, replicas, context and tensor
+// parallel ranks, and generates text.
 //   lockstep run -n 4 gpt --cp 4 --length 1024 --batch 1
-//   lockstep run -n 4 gpt --fsdp
 //   lockstep run -n 4 gpt --pp 2 --tp 2 --schedule zb1p
-//   lockstep plan -n 4 gpt --layers 8           # which of these is best?
+//   lockstep plan -n 4 gpt --layers 8
 
 // SPDX-License-Identifier: Apache-2.0
 #include "examples/models/gpt.h"
@@ -25,7 +23,7 @@
 #include <vector>
 
 #include "examples/command_line.h"
-#include "lockstep/lockstep.h"
+#include "lockstep/toolkit.h"
 
 namespace {
 
@@ -170,8 +168,8 @@ class TextBatches : public Batches {
   const torch::Tensor text_;
 };
 
-// Each sequence once per epoch. Positions depend on the step's number, so any number of replicas
-// can continue a training.
+// Each sequence once per epoch. Positions depend on the step: any number of replicas can continue a
+// training.
 class TokenBatches : public Batches {
  public:
   TokenBatches(const TextOptions& options, std::int64_t replicas, std::int64_t replica)
@@ -208,8 +206,8 @@ class TokenBatches : public Batches {
   const std::int64_t batch_;
   const lockstep::TokenFile tokens_;
   lockstep::DistributedSampler sampler_;
-  lockstep::Loader loader_;
-  std::optional<lockstep::Loader::Iterator> next_;
+  lockstep::DataLoader loader_;
+  std::optional<lockstep::DataLoader::Iterator> next_;
   std::int64_t step_ = -1;  // Step of the batch at `next_`.
 };
 
@@ -219,7 +217,7 @@ std::unique_ptr<Batches> make_batches(const TextOptions& options, std::int64_t r
   return std::make_unique<TokenBatches>(options, replicas, replica);
 }
 
-// The last bytes of `text`, as many as a sequence has: [1, T].
+// The last T bytes of `text`: [1, T].
 torch::Tensor end_of(const std::string& text, std::int64_t length) {
   std::vector<std::int64_t> bytes;
   for (const char c : text.substr(text.size() - std::min<std::size_t>(text.size(), length)))
@@ -227,13 +225,13 @@ torch::Tensor end_of(const std::string& text, std::int64_t length) {
   return torch::tensor(bytes).unsqueeze(0);
 }
 
-// Draws the byte that follows a sequence: `logits` are [N, T, a part of the vocabulary].
+// `logits`: [N, T, a part of the vocabulary].
 int draw(const torch::Tensor& logits, const lockstep::ProcessGroup& tp) {
   const auto all = lockstep::gather_from_parallel_region(logits[0][-1], tp, -1);
   return torch::multinomial(torch::softmax(all / 0.8, -1), 1).item<int>();
 }
 
-// Generates bytes, none without --sample: next(tokens) draws one, the same on all ranks.
+// next(tokens) draws a byte, the same on all ranks.
 template <class Next>
 std::string written(const TextOptions& options, const Next& next) {
   const torch::NoGradGuard no_grad;
@@ -268,7 +266,7 @@ void require_divisible(const TextOptions& options, const lockstep::DeviceMesh& m
   });
 }
 
-// Returns the step of the newest checkpoint, if there is one.
+// Returns the newest checkpoint's step, if any.
 std::optional<std::int64_t> resume(lockstep::Checkpointer& checkpoints,
                                    const lockstep::TrainingState& state, const TextOptions& options,
                                    bool says_so) {
@@ -289,7 +287,7 @@ struct Trained {
   std::optional<double> loss = {};  // After the last step, if there was one.
 };
 
-// Without a digest, because several stages have the weights.
+// Without a digest: several stages have the weights.
 void report(const lockstep::DeviceMesh& mesh, const Trained& trained, const std::string& digest,
             const std::string& sample) {
   std::cout << "pp " << mesh.size("pp") << ", dp " << mesh.size("dp") << ", cp " << mesh.size("cp")
@@ -300,7 +298,7 @@ void report(const lockstep::DeviceMesh& mesh, const Trained& trained, const std:
   std::cout << "\n" << sample << (sample.empty() ? "" : "\n") << std::flush;
 }
 
-// backward() computes gradients of a batch and returns its loss, and clip() clips them.
+// backward() computes a batch's gradients and returns its loss; clip() clips them.
 template <class Model, class Owner, class Optimizer, class Clip, class Backward>
 Trained train_steps(Model& model, const Owner& owner, Optimizer& adamw, const Clip& clip,
                     const lockstep::DeviceMesh& mesh, const TextOptions& options,
@@ -336,7 +334,7 @@ Trained train_steps(Model& model, const Owner& owner, Optimizer& adamw, const Cl
   return trained;
 }
 
-// Calls `use` while all weights are present: on several hosts, a fully sharded model has parts.
+// Calls `use` with all weights: on several hosts, a fully sharded model has parts.
 template <class Parallel, class Use>
 void with_weights(Parallel& parallel, const Use& use) {
   if constexpr (std::derived_from<Parallel, lockstep::FullyShardedBase>)
@@ -424,7 +422,7 @@ void train_whole(const GptOptions& gpt_options, const lockstep::DeviceMesh& mesh
                  const TextOptions& options) {
   const auto gpt = std::make_shared<Gpt>(gpt_options);
   lockstep::parallelize_module(*gpt, mesh["tp"], gpt_plan());
-  const auto replicas = mesh[{"dp", "cp"}];  // Each has the whole weights and some of the tokens.
+  const auto replicas = mesh[{"dp", "cp"}];  // Each has all weights and some tokens.
   if (options.cp > 1) gpt->share_sequences(mesh["cp"]);
   const torch::optim::AdamWOptions adamw_options(options.lr);
   if (options.fsdp) {

@@ -1,4 +1,4 @@
-// The common part of fashion_mnist.cpp and cifar10.cpp.
+// For fashion_mnist.cpp and cifar10.cpp.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -32,12 +32,12 @@ class Computation {
     mixed_precision();  // Throws before the data is read.
   }
 
-  // During its lifetime, forward() computes in 16 bits if --amp requests it.
+  // While it exists, forward() computes in 16 bits if --amp requests it.
   lockstep::Autocast mixed_precision() const {
     return lockstep::Autocast(device_.type(), type_, is_mixed_);
   }
 
-  // 16-bit convolutions are fastest if the channels of a pixel are adjacent.
+  // 16-bit convolutions are fastest with adjacent channels.
   torch::Tensor images(const torch::Tensor& batch) const {
     const torch::Tensor images = batch.to(device_);
     return is_mixed_ ? images.contiguous(torch::MemoryFormat::ChannelsLast) : images;
@@ -45,7 +45,7 @@ class Computation {
 
   torch::Device device() const { return device_; }
 
-  // Disabled without --amp fp16. Ranks with parts of the weights have different infinities, so they
+  // Disabled without --amp fp16. Ranks with parts of the weights have different infinities, and
   // query each other.
   lockstep::GradScaler scaler(const lockstep::ProcessGroup& world) const {
     const lockstep::GradScalerOptions options{.enabled = needs_scaler()};
@@ -73,7 +73,7 @@ double accuracy(Net& net, const OpenImages& open_images, const lockstep::Process
                 const Computation& computation) {
   const auto test = open_images(/*train=*/false);
   lockstep::DistributedSampler sampler(*test.size(), dp, {.shuffle = false, .pad = false});
-  lockstep::Loader loader(test, sampler, dp, {.batch_size = 500});
+  lockstep::DataLoader loader(test, sampler, dp, {.batch_size = 500});
   const torch::NoGradGuard no_grad;
   const auto mixed_precision = computation.mixed_precision();
   net.eval();
@@ -87,7 +87,7 @@ double accuracy(Net& net, const OpenImages& open_images, const lockstep::Process
   return right.item<double>() / static_cast<double>(*test.size());
 }
 
-// Empty if the job had to save and exit before the last step.
+// Empty if preempted before the last step.
 template <class Net, class OpenImages>
 std::optional<Report> train(Net& net, const OpenImages& open_images, const Options& options,
                             const lockstep::ProcessGroup& world, const lockstep::ProcessGroup& dp,
@@ -117,7 +117,7 @@ std::optional<Report> train(Net& net, const OpenImages& open_images, const Optio
 
   global_batch = global_batch_of(global_batch, wanted, world);
   const std::size_t batch_size = share_of(global_batch, dp);
-  lockstep::Loader loader(data, sampler, dp, {.batch_size = batch_size, .seed = options.seed});
+  lockstep::DataLoader loader(data, sampler, dp, {.batch_size = batch_size, .seed = options.seed});
   const std::int64_t steps = last_step(options, step, sampler, batch_size);
 
   const SampleLog log(options.log_samples, world.rank());
@@ -178,7 +178,7 @@ int train_and_test(const std::shared_ptr<Net>& net, const lockstep::ParallelPlan
   auto report = train(*net, open_images, options, world, dp, computation);
   if (!report) return lockstep::exit_preempted;
   report->accuracy = accuracy(*net, open_images, dp, computation);
-  lockstep::NamedTensors weights;  // Whole ones, although all ranks have parts.
+  lockstep::NamedTensors weights;  // Whole, although all ranks have parts.
   if (!options.save.empty()) weights = lockstep::whole_tensors(*net);
   const std::string digest = options.print_hash ? lockstep::sha256(*net) : "";
 
@@ -194,8 +194,7 @@ int train_and_test(const std::shared_ptr<Net>& net, const lockstep::ParallelPlan
   return 0;
 }
 
-// The same with the network that the options name. `open_images(train)` returns the training or
-// test images.
+// With the network that the options name. `open_images(train)` returns training or test images.
 template <class OpenImages>
 int train_and_test(const Options& options, const ImageShape& shape, const OpenImages& open_images) {
   if (options.threads > 0) torch::set_num_threads(options.threads);

@@ -1,10 +1,9 @@
-// Trains a small residual network on DIR/train and tests it on DIR/val, which have a folder of
-// images per class, like ImageNet.
+// Trains a small residual network on DIR/train and tests it on DIR/val, with a folder per class,
+// like ImageNet.
 //   lockstep run -n 8 imagenet --data DIR --threads 2 --cache 32000 --skip-bad 100
-//   lockstep run -n 8 imagenet --data DIR --amp bf16 --checkpoint runs/imagenet
 
 // SPDX-License-Identifier: Apache-2.0
-#include <lockstep/lockstep.h>
+#include <lockstep/toolkit.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -139,7 +138,7 @@ lockstep::ImageFolder open_test_images(const ImageNetOptions& options) {
                                              lockstep::CenterCrop(options.size) | normalize()});
 }
 
-// A class that only one folder has would shift the numbers of all later classes.
+// A class in only one folder would renumber all later classes.
 void require_same_classes(const lockstep::ImageFolder& train, const lockstep::ImageFolder& test) {
   std::vector<std::string> only_one;
   std::ranges::set_symmetric_difference(train.classes(), test.classes(),
@@ -153,7 +152,7 @@ lockstep::Autocast mixed_precision(const ImageNetOptions& options) {
   return lockstep::Autocast(torch::kCPU, torch::kBFloat16, !options.amp.empty());
 }
 
-lockstep::LoaderOptions loader_options(const ImageNetOptions& options) {
+lockstep::DataLoaderOptions loader_options(const ImageNetOptions& options) {
   return {.batch_size = options.batch_size,
           .threads = options.threads,
           .memory_format = torch::MemoryFormat::ChannelsLast,
@@ -164,7 +163,7 @@ double accuracy(SmallResNet& net, const lockstep::ImageFolder& images,
                 const ImageNetOptions& options, const lockstep::ProcessGroup& world) {
   const lockstep::DistributedSampler sampler(images.size(), world,
                                              {.shuffle = false, .pad = false});
-  lockstep::Loader loader(images, sampler, world, loader_options(options));
+  lockstep::DataLoader loader(images, sampler, world, loader_options(options));
   const torch::NoGradGuard no_grad;
   const auto amp = mixed_precision(options);
   net.eval();
@@ -176,8 +175,8 @@ double accuracy(SmallResNet& net, const lockstep::ImageFolder& images,
 }
 
 // From the sampler's position to the end of the last epoch.
-std::int64_t steps_left(const lockstep::DistributedSampler& sampler, const lockstep::Loader& loader,
-                        const ImageNetOptions& options) {
+std::int64_t steps_left(const lockstep::DistributedSampler& sampler,
+                        const lockstep::DataLoader& loader, const ImageNetOptions& options) {
   const std::int64_t epochs = options.epochs - sampler.epoch();
   if (epochs <= 0) return 0;
   const auto rest = (sampler.remaining() + options.batch_size - 1) / options.batch_size;
@@ -194,10 +193,10 @@ int train_and_test(const ImageNetOptions& options) {
   lockstep::DistributedDataParallel ddp(net, world);
   lockstep::Adam adam(net->parameters(), options.lr);
   lockstep::DistributedSampler sampler(images.size(), world, {.seed = options.seed});
-  lockstep::Loader loader(images, sampler, world, loader_options(options));
+  lockstep::DataLoader loader(images, sampler, world, loader_options(options));
 
   std::int64_t step = 0;
-  lockstep::TrainingState state;  // No generators: random numbers depend on the seed and the epoch.
+  lockstep::TrainingState state;  // No generators: random numbers depend on seed and epoch.
   state.add("model", ddp);
   state.add("optimizer", adam, *net);
   state.add("sampler", sampler);

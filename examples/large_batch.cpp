@@ -1,10 +1,8 @@
-// Trains a small CNN on Fashion-MNIST with the batch of --replicas replicas of 256 images, and
-// tests it. --method selects the compensation for fewer, larger steps. Any number of ranks that
-// divides --replicas computes the same weights:
-//   lockstep run -n 4 large_batch --replicas 16 --method lamb
+// Trains a small CNN on Fashion-MNIST with a batch of --replicas times 256 images. --method selects
+// the compensation for fewer, larger steps.
 
 // SPDX-License-Identifier: Apache-2.0
-#include <lockstep/lockstep.h>
+#include <lockstep/toolkit.h>
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -38,7 +36,7 @@ struct LargeBatchOptions {
   std::string json = {};
 };
 
-// Without BatchNorm, whose statistics depend on the size of a replica's batch.
+// Without BatchNorm, whose statistics depend on a replica's batch.
 struct Net : nn::Module {
   Net() {
     register_module("conv1", conv1);
@@ -79,8 +77,8 @@ Optimizer lamb(const Net& net) {
   return std::make_unique<lockstep::LAMB>(lockstep::decayed_and_not(net, options), options);
 }
 
-// `rule` scales the learning rate from one replica: it rises in the first `warmup` of all steps,
-// and then falls along a cosine.
+// `rule` scales the learning rate from one replica. The rate rises in the first `warmup` of all
+// steps, then falls along a cosine.
 struct Method {
   std::function<Optimizer(const Net& net)> optimizer;
   lockstep::RateRule rule;
@@ -114,9 +112,9 @@ Report train(const std::shared_ptr<Net>& net, const LargeBatchOptions& options,
   lockstep::DistributedSampler sampler(*data.size(), world,
                                        {.seed = options.seed, .drop_last = true});
   const auto rank_batch = static_cast<std::size_t>(global_batch / world.size());
-  lockstep::Loader loader(data, sampler, world, {.batch_size = rank_batch, .drop_last = true});
+  lockstep::DataLoader loader(data, sampler, world, {.batch_size = rank_batch, .drop_last = true});
 
-  // All numbers of replicas process the same number of images.
+  // All numbers of replicas process equally many images.
   const std::int64_t steps = options.epochs * images / global_batch;
   const auto warmup_steps =
       std::max<std::int64_t>(1, std::llround(method.warmup * static_cast<double>(steps)));
@@ -157,7 +155,7 @@ Report train(const std::shared_ptr<Net>& net, const LargeBatchOptions& options,
 double accuracy(Net& net, const LargeBatchOptions& options, const lockstep::ProcessGroup& world) {
   const lockstep::IdxDataset test(options.data, /*train=*/false, classes);
   lockstep::DistributedSampler sampler(*test.size(), world, {.shuffle = false, .pad = false});
-  lockstep::Loader loader(test, sampler, world, {.batch_size = 500});
+  lockstep::DataLoader loader(test, sampler, world, {.batch_size = 500});
   const torch::NoGradGuard no_grad;
   net.eval();
   torch::Tensor right = torch::zeros({1}, torch::kLong);
@@ -167,7 +165,7 @@ double accuracy(Net& net, const LargeBatchOptions& options, const lockstep::Proc
 }
 
 int run(const LargeBatchOptions& options) {
-  torch::set_num_threads(1);  // Required for equal weights on any number of ranks.
+  torch::set_num_threads(1);  // For equal weights on any number of ranks.
   auto world = lockstep::init_process_group();
   if (options.replicas % world.size() != 0)
     throw std::runtime_error("the number of ranks must divide --replicas, " +

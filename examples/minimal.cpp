@@ -1,7 +1,7 @@
 // The program of README.md: trains on Fashion-MNIST, on as many ranks as the launcher starts.
 
 // SPDX-License-Identifier: Apache-2.0
-#include <lockstep/lockstep.h>
+#include <lockstep/toolkit.h>
 
 struct Net : torch::nn::Module {
   torch::nn::Conv2d conv{register_module("conv", torch::nn::Conv2d(1, 16, 3))};
@@ -20,7 +20,7 @@ int main() {
   torch::optim::Adam adam(model->parameters(), 1e-3);
   lockstep::IdxDataset train("fashion-mnist", /*train=*/true);
   lockstep::DistributedSampler sampler(*train.size(), world);  // deals the samples to the ranks
-  lockstep::Loader loader(train, sampler, world, {.batch_size = 64});  // fills batches ahead
+  lockstep::DataLoader loader(train, sampler, world, {.batch_size = 64});  // fills batches ahead
   lockstep::Progress progress(5 * loader.size(), {.enabled = world.rank() == 0});
   for (int epoch = 0; epoch < 5; ++epoch) {
     sampler.set_epoch(epoch);

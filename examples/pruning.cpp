@@ -1,8 +1,7 @@
-// Trains a CNN on Fashion-MNIST, removes half of its channels, and fine-tunes the remaining model:
-//   lockstep run -n 2 pruning --epochs 4 --fine-tune 2
+// Trains a CNN on Fashion-MNIST, removes half of its channels, and fine-tunes the remaining model.
 
 // SPDX-License-Identifier: Apache-2.0
-#include <lockstep/lockstep.h>
+#include <lockstep/toolkit.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdint>

@@ -3,9 +3,9 @@
 """Compares this build with another build of Lockstep, such as that of an older commit. It measures
 training steps of the CNN on 2 ranks, collectives between them, and the launcher.
 
-Each of several rounds runs both builds. A ratio is the other build's time over this one's in one
-round, printed as median and range: above 1, this build is faster. The programs of both builds must
-take the same options. The exit code is 1 if a figure is worse in every round.
+A ratio is the other build's time over this one's in one round, printed as median and range: above
+1, this build is faster. The programs of both builds must take the same options. The exit code is 1
+if a figure is worse in every round.
 """
 
 import pathlib

@@ -7,8 +7,8 @@ The sides are Checkpointer and load_checkpoint() under lockstep run, and PyTorch
 torch.distributed.checkpoint (DCP) with its defaults under torchrun, with Gloo. dd conv=fsync of one
 file of as many zeros shows the limit of the place. The places are a disk and memory (tmpfs).
 
-Each of several rounds runs all sides, which remove their files. The results are ratios of figures
-of one round, printed as median and range. Lockstep compares checksums of all loaded data.
+Each side removes its files. Prints the median and range of the rounds' ratios. Lockstep compares
+checksums of all loaded data.
 """
 
 import collections

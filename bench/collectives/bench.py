@@ -3,10 +3,9 @@
 """Compares the collectives of Lockstep with those of Open MPI (mpirun) and of Gloo (through
 torch.distributed, torchrun), on floats, between ranks of this host.
 
-Each of several rounds runs all three. A call's time is that of the slowest rank; a figure is the
-median of a case's calls. Short calls are timed in batches, the same for all three, with nothing
-between calls. A ratio is the time of the better peer over ours in one round. Median and range of
-the ratios over the rounds are printed.
+A call's time is that of the slowest rank; a figure is the median of a case's calls. Short calls are
+timed in batches, the same for all three, with nothing between calls. A ratio is the time of the
+better peer over ours in one round, printed as median and range.
 
 all_reduce and broadcast work in place, the others from one buffer into another. The bytes are those
 of the larger buffer of a rank: all_gather's output, reduce_scatter's input.
@@ -15,8 +14,6 @@ of the larger buffer of a rank: all_gather's output, reduce_scatter's input.
 import collections
 import os
 import pathlib
-import platform
-import re
 import statistics
 import sys
 import time
@@ -236,15 +233,9 @@ def print_host(figures):
 
 def save(options, rounds, results, absent, load):
     measure.save(options, {
-        "host": {"processor": processor(), "cpus": len(os.sched_getaffinity(0)),
-                 "kernel": platform.release(), "load_before": load},
+        "host": measure.host() | {"load_before": load},
         "rounds": len(rounds), "quick": options.quick, "absent": absent,
         **host_figures(rounds), "cases": results})
-
-
-def processor():
-    found = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
-    return found[1] if found else platform.machine()
 
 
 def parse_options():

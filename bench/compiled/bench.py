@@ -6,8 +6,7 @@ torch.compile. The model is the CNN of bench/ddp, with its fused Adam; every sid
 rank, on this host. The packages are exported first, for one batch size each, or with
 --dynamic-batch for all.
 
-Each of several rounds runs all sides. The results are ratios of figures of one round, printed as
-median and range; above 1, compiled Lockstep is faster.
+Prints the median and range of the rounds' ratios; above 1, compiled Lockstep is faster.
 """
 
 import os

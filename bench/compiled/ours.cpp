@@ -3,9 +3,9 @@
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/process_group.h>
-#include <lockstep/compiled/compiled_module.h>
 #include <lockstep/optim/optimizers.h>
 #include <lockstep/parallel/replicate/distributed_data_parallel.h>
+#include <lockstep/toolkit/compiled/compiled_module.h>
 #include <torch/types.h>
 #include <torch/utils.h>
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Measures what reading samples costs, by Lockstep's Loader and by its peers. Every side has one
-intra-op thread, on this host. Each of several rounds runs all sides of a case. The results are
-ratios of figures of one round, printed as median and range; above 1, ours is cheaper.
+"""Measures what reading samples costs, by Lockstep's DataLoader and by its peers. Every side has
+one intra-op thread, on this host. Prints the median and range of the rounds' ratios; above 1, ours
+is cheaper.
 """
 
 import json

@@ -125,8 +125,8 @@ CASES = {
     "in-memory": Case(
         unit="us of CPU time a sample",
         sides={
-            "Loader": Side("in-memory-loader"),
-            "Loader, 1 thread": Side("in-memory-loader", ("--threads", 1)),
+            "DataLoader": Side("in-memory-loader"),
+            "DataLoader, 1 thread": Side("in-memory-loader", ("--threads", 1)),
             "torch::data": Side("in-memory-torch-data"),
             "TensorDataset": Side("in-memory-tensor-dataset", in_python=True),
             "torchvision": Side("in-memory-torchvision", in_python=True,
@@ -136,7 +136,7 @@ CASES = {
     "step": Case(
         unit="ms a step",
         sides={
-            "Loader": Side("step-loader", ("--threads", 1)),
+            "DataLoader": Side("step-loader", ("--threads", 1)),
             "cached batch": Side("step-cached"),
         },
         targets={"cached batch": 0.98}),
@@ -144,7 +144,7 @@ CASES = {
         unit="us of CPU time a batch of 12 x 1024 tokens",
         sides={
             "TokenFile": Side("tokens-file", ("--batch-size", 12)),
-            "Loader": Side("tokens-loader", ("--batch-size", 12)),
+            "DataLoader": Side("tokens-loader", ("--batch-size", 12)),
             "nanoGPT": Side("tokens-nanogpt", ("--batch-size", 12), in_python=True,
                             needs=("numpy",)),
         },

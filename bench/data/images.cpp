@@ -7,7 +7,7 @@
 #include <string>
 
 #include "bench/data/sides.h"
-#include "lockstep/lockstep.h"
+#include "lockstep/toolkit.h"
 
 namespace lockstep::bench {
 namespace {
@@ -21,10 +21,10 @@ ImageTransform recipe() {
 double images_us(const SideOptions& options, const std::optional<HostCache>& cache) {
   const ImageFolder images(options.data, {.transform = recipe(), .cache = cache});
   DistributedSampler sampler(images.size(), 1, 0);
-  Loader loader(images, sampler,
-                {.batch_size = options.batch_size,
-                 .threads = options.threads,
-                 .memory_format = at::MemoryFormat::ChannelsLast});
+  DataLoader loader(images, sampler,
+                    {.batch_size = options.batch_size,
+                     .threads = options.threads,
+                     .memory_format = at::MemoryFormat::ChannelsLast});
   float sum = 0;
   std::int64_t epoch = 0;
   const double cost = cpu_us(images.size(), [&] {
@@ -47,8 +47,8 @@ double images_by_host_cache(const SideOptions& options) {
 double first_batch_by_image_folder(const SideOptions& options) {
   const ImageFolder images(options.data, {.transform = recipe()});
   const auto begin = std::chrono::steady_clock::now();
-  Loader loader(images, DistributedSampler(images.size(), 1, 0),
-                {.batch_size = options.batch_size, .threads = options.threads});
+  DataLoader loader(images, DistributedSampler(images.size(), 1, 0),
+                    {.batch_size = options.batch_size, .threads = options.threads});
   loader.begin();
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin)
       .count();
@@ -74,7 +74,7 @@ double host_memory_of_cache(const SideOptions& options) {
       {.transform = recipe(),
        .cache = HostCache{.bytes = std::size_t{64} << 20, .shorter_side = 256, .group = world}});
   DistributedSampler sampler(images.size(), world);
-  Loader loader(images, sampler, world, {.batch_size = 8, .threads = 0});
+  DataLoader loader(images, sampler, world, {.batch_size = 8, .threads = 0});
   for (std::int64_t epoch = 0; epoch < 3; ++epoch) {  // This rank reads other samples in each.
     sampler.set_epoch(epoch);
     for (const Batch& batch : loader) loader.consume(batch);

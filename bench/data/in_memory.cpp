@@ -7,7 +7,7 @@
 
 #include "bench/data/sides.h"
 #include "examples/models/cnn.h"
-#include "lockstep/lockstep.h"
+#include "lockstep/toolkit.h"
 
 namespace lockstep::bench {
 namespace {
@@ -68,7 +68,7 @@ double cpu_us(std::size_t count, const std::function<void()>& pass) {
 double in_memory_by_loader(const SideOptions& options) {
   const ImageDataset data = images();
   DistributedSampler sampler(samples, 1, 0);
-  Loader loader(data, sampler, {.batch_size = options.batch_size, .threads = options.threads});
+  DataLoader loader(data, sampler, {.batch_size = options.batch_size, .threads = options.threads});
   return cpu_us(samples, [&] { read_all(loader); });
 }
 
@@ -84,8 +84,9 @@ double in_memory_by_torch_data(const SideOptions& options) {
 double step_with_loader(const SideOptions& options) {
   const ImageDataset data = images();
   DistributedSampler sampler(samples, 1, 0);
-  Loader loader(data, sampler,
-                {.batch_size = options.batch_size, .threads = options.threads, .drop_last = true});
+  DataLoader loader(
+      data, sampler,
+      {.batch_size = options.batch_size, .threads = options.threads, .drop_last = true});
   return step_ms([&](const auto& step) {
     for (;;)
       for (const Batch& batch : loader)
@@ -95,7 +96,7 @@ double step_with_loader(const SideOptions& options) {
 
 double step_with_cached_batch(const SideOptions& options) {
   const ImageDataset data = images();
-  Loader loader(data, DistributedSampler(samples, 1, 0), {.batch_size = options.batch_size});
+  DataLoader loader(data, DistributedSampler(samples, 1, 0), {.batch_size = options.batch_size});
   const auto first = loader.begin();
   return step_ms([&](const auto& step) {
     while (step(first->data, first->target)) {

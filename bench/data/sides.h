@@ -23,8 +23,8 @@ double cpu_us(std::size_t samples, const std::function<void()>& pass);
 double in_memory_by_loader(const SideOptions& options);
 double in_memory_by_torch_data(const SideOptions& options);
 
-// A training step of a small CNN on those images, in milliseconds: with batches from a Loader, or
-// with one batch that is reused.
+// A training step of a small CNN on those images, in milliseconds: with batches from a DataLoader,
+// or with one batch that is reused.
 double step_with_loader(const SideOptions& options);
 double step_with_cached_batch(const SideOptions& options);
 

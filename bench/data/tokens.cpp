@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "bench/data/sides.h"
-#include "lockstep/lockstep.h"
+#include "lockstep/toolkit.h"
 
 namespace lockstep::bench {
 namespace {
@@ -35,7 +35,8 @@ double tokens_by_file(const SideOptions& options) {
 double tokens_by_loader(const SideOptions& options) {
   const TokenFile tokens = tokens_of(options);
   DistributedSampler sampler(tokens.size(), 1, 0, {.drop_last = true});
-  Loader loader(tokens, sampler, {.batch_size = options.batch_size, .threads = options.threads});
+  DataLoader loader(tokens, sampler,
+                    {.batch_size = options.batch_size, .threads = options.threads});
   return cpu_us(timed_batches, [&] {
     std::size_t left = timed_batches;
     for ([[maybe_unused]] const Batch& batch : loader)

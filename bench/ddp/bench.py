@@ -17,14 +17,15 @@ on 2 ranks with find_unused_parameters, too:
 --amp bf16 computes in bfloat16, by autocast, with images and weights in channels_last. It compares
 with PyTorch in float32, as most programs run it, and with PyTorch given the same.
 
+--device cuda gives each rank a GPU, and PyTorch NCCL. Parts of a step are the times to enqueue it.
+
 --small-pages also compares our ranks, and the bare copies, with the same without huge pages, which
 `lockstep run` asks glibc for.
 
 --beside measures with so many other processes on the host that are always busy, at each --nice.
 --bind compares with other bindings of our ranks.
 
-Each of several rounds runs all sides. The results are ratios of figures of one round, printed as
-median and range.
+Prints the median and range of the rounds' ratios.
 """
 
 import time
@@ -39,6 +40,7 @@ EXAMPLES = """examples:
   ./dev bench ddp --models cnn resnet18 efficientnet_b0 gpt --json ddp.json
   ./dev bench ddp --models gpt --ranks 2 --rounds 5
   ./dev bench ddp --amp bf16
+  ./dev bench ddp --device cuda --models resnet18 gpt --ranks 1 4
   ./dev bench ddp --beside 0 1 2 --nice 0 19 --bind core none --rounds 3
 """
 
@@ -55,7 +57,7 @@ def cases_of(options):
     def case(model, batch, ranks, find_unused, warmup, steps):
         if options.quick:
             warmup, steps = max(1, warmup // 3), max(3, steps // 3)
-        return Case(model, batch, ranks, find_unused, warmup, steps)
+        return Case(model, batch, ranks, find_unused, warmup, steps, device=options.device)
 
     if not options.models:
         return [
@@ -94,7 +96,10 @@ def parse_options():
                         help="measure these, not the CNN alone")
     parser.add_argument("--batches", type=int, nargs="+",
                         help="of the CNN without --models: 4 32 128 samples a rank and step")
-    parser.add_argument("--ranks", type=int, nargs="+", help="2, with --models 1 2 4")
+    parser.add_argument("--ranks", type=int, nargs="+",
+                        help="2; with --models 1 2 4; with --device cuda 1")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu",
+                        help="cuda: each rank on one GPU, and PyTorch with NCCL")
     parser.add_argument("--amp", choices=("bf16",), help="mixed precision, also of PyTorch")
     parser.add_argument("--beside", type=int, nargs="+", default=[0], metavar="N",
                         help="how many other processes are busy: 0; of the CNN without --models")
@@ -119,8 +124,13 @@ def parse_options():
         parser.error("--batches and --beside are for the CNN without --models")
     if options.amp and (options.bind or options.small_pages):
         parser.error("--bind and --small-pages compare float32 alone")
+    if options.device == "cuda" and (options.amp or options.bind or options.small_pages
+                                     or any(options.beside)):
+        parser.error("--device cuda measures float32 alone, without --bind, --small-pages and "
+                     "--beside")
     options.batches = options.batches or list(CNN_STEPS)
-    options.ranks = options.ranks or ([1, 2, 4] if options.models else [2])
+    options.ranks = options.ranks or ([1] if options.device == "cuda" else
+                                      [1, 2, 4] if options.models else [2])
     if options.rounds is None:
         options.rounds = 2 if options.quick else 3 if options.models else 5
     if min(options.rounds, *options.ranks, *options.batches) < 1:
@@ -133,9 +143,11 @@ def main():
     options = parse_options()
     measure.warn_if_busy()
     started = time.monotonic()
-    compared = tables.AMP if options.amp else tables.float32(options.bind, options.small_pages)
+    compared = (tables.CUDA if options.device == "cuda" else
+                tables.AMP if options.amp else tables.float32(options.bind, options.small_pages))
     print(tables.LEGEND.format(rounds=options.rounds,
                                quick=" of few steps" if options.quick else "")
+          + tables.CUDA_LEGEND * (options.device == "cuda")
           + tables.AMP_LEGEND * bool(options.amp)
           + tables.SMALL_PAGES_LEGEND * options.small_pages)
     print(tables.header(compared), flush=True)

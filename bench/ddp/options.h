@@ -9,12 +9,13 @@
 
 struct Options {
   std::string model = "cnn";
-  std::int64_t batch = 32;  // Samples per step and rank.
-  int threads = 1;          // Threads of each rank.
-  int warmup = 10;          // Steps before the clock starts.
-  int steps = 50;           // Timed steps.
-  bool alone = false;       // The bare model without a group: the machine's limit.
-  bool on_cue = false;      // The clock waits for a line from bench.py.
+  std::int64_t batch = 32;     // Samples per step and rank.
+  std::string device = "cpu";  // Or "cuda": each rank computes on its local_device().
+  int threads = 1;             // Threads of each rank.
+  int warmup = 10;             // Steps before the clock starts.
+  int steps = 50;              // Timed steps.
+  bool alone = false;          // The bare model without a group: the machine's limit.
+  bool on_cue = false;         // The clock waits for a line from bench.py.
   bool find_unused = false;
   bool broadcast_buffers = true;
   int deterministic = 0;                     // Number of micro-batches; 0 for the usual passes.

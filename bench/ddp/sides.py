@@ -49,8 +49,9 @@ BOUND = {f"bind {binding}": ["--bind", binding] for binding in ("core", "cache",
 OURS |= dict.fromkeys(BOUND, [])
 
 # `beside`: other processes that keep a core busy each, with this `nice` value.
-Case = collections.namedtuple("Case", "model batch ranks find_unused warmup steps beside nice",
-                              defaults=(0, 0))
+Case = collections.namedtuple("Case",
+                              "model batch ranks find_unused warmup steps beside nice device",
+                              defaults=(0, 0, "cpu"))
 
 
 def run_rounds(sides, case, options, say):
@@ -106,8 +107,9 @@ def neighbours(count, nice):
 
 
 def work_of(case):
+    device = ["--device", case.device] if case.device != "cpu" else []  # Unknown to older builds.
     return ["--model", case.model, "--batch", case.batch, "--warmup", case.warmup,
-            "--steps", case.steps]
+            "--steps", case.steps, *device]
 
 
 def command_of(side, case, options, launcher=()):
@@ -133,11 +135,11 @@ def figures_of(output):
 def copies(command, count, malloc, threads=1):
     """Returns the samples/s of all copies together, and the mean parts of a step.
 
-    Each copy has the cores, the threads and the malloc of a rank, and their clocks start together.
-    If one fails, the others get no cue and end.
+    Each copy has the cores, the threads, the malloc and the GPU of a rank. Their clocks start
+    together. If one fails, the others get no cue and end.
     """
-    started = [start(command, cpus, malloc, threads)
-               for cpus in divide_cpus(os.sched_getaffinity(0), count)]
+    started = [start(command, cpus, malloc | {"CUDA_VISIBLE_DEVICES": str(number)}, threads)
+               for number, cpus in enumerate(divide_cpus(os.sched_getaffinity(0), count))]
     for process, errors in started:
         if process.stdout.readline() != "ready\n":
             fail(command, process, errors)

@@ -8,6 +8,7 @@ from sides import measure
 
 # Compared sides: ours, peers, and copies of the bare model.
 Sides = collections.namedtuple("Sides", "ours peers alone")
+CUDA = Sides("Lockstep", ("PyTorch",), "alone")
 AMP = Sides("Lockstep amp", ("PyTorch", "PyTorch amp", "all threads amp"), "alone amp")
 
 LEGEND = """samples/s of all ranks: medians of {rounds} rounds{quick}. Ratios are of figures of one
@@ -19,6 +20,10 @@ ratio       Lockstep to the side before it
 alone       as many copies of the bare model at once as there are ranks, summed
 efficiency  Lockstep / alone: what is left of what the machine can give
 malloc      keeps memory, in huge pages, except in PyTorch's ranks without --same-malloc
+"""
+
+CUDA_LEGEND = """cuda        each rank on one GPU; PyTorch with NCCL. The parts of a step,
+            below, are the times to enqueue it
 """
 
 AMP_LEGEND = """amp         in bfloat16 by autocast, images and weights in channels_last;
@@ -39,8 +44,9 @@ def float32(bindings, small_pages):
 
 
 def name_of(result):
+    device = "" if result["device"] == "cpu" else f", {result['device']}"
     beside = f", {result['beside']} busy, nice {result['nice']}" if result["beside"] else ""
-    return f"{result['model']}{', unused' if result['find_unused'] else ''}{beside}"
+    return f"{result['model']}{device}{', unused' if result['find_unused'] else ''}{beside}"
 
 
 def all_of(sides):
@@ -78,7 +84,6 @@ def label(result):
 
 
 def medians(rounds, side):
-    """Returns the median of each figure of a side."""
     return {name: statistics.median(entry[side][name] for entry in rounds)
             for name in rounds[0][side]}
 

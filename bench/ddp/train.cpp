@@ -1,6 +1,7 @@
 // Lockstep's side of bench.py: training steps on random data. train_pytorch.py does the same.
 
 // SPDX-License-Identifier: Apache-2.0
+#include <c10/core/impl/VirtualGuardImpl.h>
 #include <lockstep/comm/process_group.h>
 #include <lockstep/optim/mixed_precision.h>
 #include <lockstep/parallel/gradients/operator_record.h>
@@ -59,13 +60,21 @@ void wait_for_start(const Options& options, const std::optional<lockstep::Proces
   if (!std::getline(std::cin, line)) throw std::runtime_error("no cue came");
 }
 
+// Waits until the model's device has run all kernels; a CPU has none that run later.
+void synchronize(const Workload& work) {
+  const at::Device device = work.inputs.device();
+  if (!device.is_cpu())
+    c10::impl::VirtualGuardImpl(device.type()).synchronizeDevice(device.index());
+}
+
 void step(const Workload& work, const Options& options, torch::optim::Optimizer& optimizer,
           Times& times) {
   const bool in_microbatches = options.deterministic > 0;
   const auto begun = Clock::now();
   auto forwarded = begun;  // With microbatches, forward and backward passes alternate.
   const auto loss = [&](const torch::Tensor& inputs, const torch::Tensor& targets) {
-    const lockstep::Autocast mixed_precision(torch::kCPU, torch::kBFloat16, options.amp);
+    const lockstep::Autocast mixed_precision(work.inputs.device().type(), torch::kBFloat16,
+                                             options.amp);
     const torch::Tensor logits = work.forward(inputs);
     if (!in_microbatches) forwarded = Clock::now();
     return loss_of(logits, targets);
@@ -105,9 +114,10 @@ Times train(const Options& options, const std::optional<lockstep::ProcessGroup>&
   Times warmup;
   for (int i = 0; i < options.warmup; ++i) step(work, options, *optimizer, warmup);
 
+  synchronize(work);
   wait_for_start(options, world);
   const auto copied = [&] {
-    return work.ddp ? work.ddp->backward_times().copy : std::chrono::nanoseconds(0);
+    return work.ddp ? work.ddp->stats().times.copy : std::chrono::nanoseconds(0);
   };
   const auto copied_before = copied();
   const lockstep::StepTimes before = lockstep::step_times();
@@ -115,6 +125,7 @@ Times train(const Options& options, const std::optional<lockstep::ProcessGroup>&
   const auto started = Clock::now();
   Times times;
   for (int i = 0; i < options.steps; ++i) step(work, options, *optimizer, times);
+  synchronize(work);
   if (world) world->barrier();
   times.whole = Clock::now() - started;
   const rusage used = usage();
@@ -155,6 +166,10 @@ void add_options(CLI::App& app, Options& options) {
       ->capture_default_str();
   app.add_option("--batch", options.batch, "Samples in a step, on each rank")
       ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  app.add_option("--device", options.device,
+                 "Where models compute; with cuda, the parts of a step are the times to enqueue it")
+      ->check(CLI::IsMember({"cpu", "cuda"}))
       ->capture_default_str();
   app.add_option("--threads", options.threads, "Threads of each rank")
       ->check(CLI::PositiveNumber)

@@ -50,7 +50,8 @@ PAUSES = {"none": no_pause, "sleep": sleep, "spin": spin, "copy": copy}
 def parse_options():
     parser = argparse.ArgumentParser()
     parser.add_argument("--model", choices=models.WORKLOADS, default="cnn")
-    parser.add_argument("--backend", default="gloo")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--backend", help="gloo, with --device cuda nccl")
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--warmup", type=int, default=10)
     parser.add_argument("--steps", type=int, default=50)
@@ -71,7 +72,15 @@ def parse_options():
                         help="what is done between backward and optimizer, in place of a wait")
     parser.add_argument("--pause-ms", type=float, default=70)
     parser.add_argument("--broadcast-buffers", action=argparse.BooleanOptionalAction, default=True)
-    return parser.parse_args()
+    options = parser.parse_args()
+    options.backend = options.backend or ("nccl" if options.device == "cuda" else "gloo")
+    return options
+
+
+def synchronize(options):
+    """Waits until the device has run all kernels."""
+    if options.device == "cuda":
+        torch.cuda.synchronize()
 
 
 def distributed(net, options):
@@ -99,7 +108,7 @@ def optimizer_of(net, options):
 def step(net, adam, inputs, targets, options):
     """Returns the seconds of forward, loss and backward, and optimizer."""
     begun = time.perf_counter()
-    with torch.autocast("cpu", torch.bfloat16, enabled=options.amp):
+    with torch.autocast(options.device, torch.bfloat16, enabled=options.amp):
         logits = net(inputs)
         forwarded = time.perf_counter()
         loss = nn.functional.cross_entropy(logits.flatten(0, -2), targets.flatten())
@@ -116,7 +125,8 @@ def train(options):
     """Returns the seconds of all timed steps, and of their parts, on this rank; their CPU time and
     their page faults."""
     torch.manual_seed(0)
-    net, inputs, targets = models.WORKLOADS[options.model](options.batch)
+    net, inputs, targets = (part.to(options.device)
+                            for part in models.WORKLOADS[options.model](options.batch))
     if options.amp:
         net = net.to(memory_format=torch.channels_last)
         if inputs.dim() == 4:
@@ -128,6 +138,7 @@ def train(options):
     adam = optimizer_of(net, options)
     for _ in range(options.warmup):
         step(net, adam, inputs, targets, options)
+    synchronize(options)
     if not options.alone:
         dist.barrier()
     if options.on_cue:
@@ -135,6 +146,7 @@ def train(options):
         input()
     before, started = usage(), time.perf_counter()
     times = [step(net, adam, inputs, targets, options) for _ in range(options.steps)]
+    synchronize(options)
     if not options.alone:
         dist.barrier()
     seconds, after = time.perf_counter() - started, usage()
@@ -160,6 +172,8 @@ def usage():
 def main():
     options = parse_options()
     torch.set_num_threads(1)
+    if options.device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     if not options.alone:
         if options.backend == "lockstep":
             import lockstep  # noqa: F401, registers it

@@ -4,6 +4,7 @@
 #include <lockstep/parallel/gradients/communication_hook.h>
 #include <lockstep/parallel/gradients/power_sgd.h>
 #include <lockstep/parallel/replicate/distributed_data_parallel.h>
+#include <lockstep/tensor/collectives.h>
 #include <torch/nn/functional/loss.h>
 
 #include <memory>
@@ -32,9 +33,18 @@ torch::Tensor channels_last(const torch::Tensor& tensor) {
   return tensor.dim() == 4 ? tensor.contiguous(at::MemoryFormat::ChannelsLast) : tensor;
 }
 
+at::Device device_of(const Options& options, const World& world) {
+  if (options.device == "cpu") return at::kCPU;
+  return world ? lockstep::local_device(*world) : at::Device(at::kCUDA, 0);
+}
+
 template <class Module>
 Workload workload(std::shared_ptr<Module> net, torch::Tensor inputs, torch::Tensor targets,
                   const Options& options, const World& world) {
+  const at::Device device = device_of(options, world);
+  net->to(device);
+  inputs = inputs.to(device);
+  targets = targets.to(device);
   if (options.amp) {
     inputs = channels_last(inputs);
     for (torch::Tensor& parameter : net->parameters()) parameter.set_data(channels_last(parameter));

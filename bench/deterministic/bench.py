@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measures the cost of the same bits on any number of ranks. It compares training steps of a CNN
 with 8.5 MB of gradients in `deterministic` microbatches with those of plain
-DistributedDataParallel. Every side has fused Adam and one thread per rank, on this host. Each of
-several rounds runs all sides. The results are ratios of figures of one round, printed as median and
-range.
+DistributedDataParallel. Every side has fused Adam and one thread per rank, on this host. Prints the
+median and range of the rounds' ratios.
 """
 
 import pathlib

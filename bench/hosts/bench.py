@@ -10,8 +10,7 @@ on any memory. They are compared with the flat way (ENGINE alone) and with the e
 call's time is that of the slowest rank; a figure is the median of its calls. Training uses the CNN
 of ./dev bench ddp, on the backend that Lockstep chooses.
 
-Each of several rounds runs all sides. The results are ratios of figures of one round, printed as
-median and range.
+Prints the median and range of the rounds' ratios.
 
 Local steps train the CNN on Fashion-MNIST (Debian's dataset-fashion-mnist, or LOCKSTEP_DATA), with
 the fewest ranks a host. The sides are DiLoCo, with a synchronisation every 100 steps,

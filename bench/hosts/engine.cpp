@@ -22,7 +22,6 @@ namespace {
 
 using bench::Case;
 using lockstep::Buffer;
-using lockstep::ReduceOp;
 
 struct World {
   lockstep::LaunchEnvironment who;
@@ -54,10 +53,10 @@ World join(const char* engine) {
 void slowest_of_all(std::vector<double>& seconds, const World& world) {
   const auto ranks = static_cast<std::size_t>(world.who.world_size);
   std::vector<double> all(seconds.size() * ranks);
-  const std::vector<std::size_t> counts(ranks, seconds.size());
-  world.communicator->all_gather(
-      {.data = seconds.data(), .count = seconds.size(), .dtype = lockstep::DType::float64},
-      {.data = all.data(), .count = all.size(), .dtype = lockstep::DType::float64}, counts);
+  world.communicator->run(
+      {.signature = {.count = seconds.size(), .operation = lockstep::Operation::all_gather},
+       .input = lockstep::buffer_of(seconds),
+       .output = lockstep::buffer_of(all)});
   for (std::size_t i = 0; i < all.size(); ++i) {
     double& slowest = seconds[i % seconds.size()];
     slowest = std::max(slowest, all[i]);
@@ -65,7 +64,11 @@ void slowest_of_all(std::vector<double>& seconds, const World& world) {
 }
 
 void run(const std::vector<Case>& cases, const World& world) {
-  auto& communicator = *world.communicator;
+  const auto all_reduce = [&](const Buffer& data) {
+    world.communicator->run(
+        {.signature = {.count = data.count, .operation = lockstep::Operation::all_reduce},
+         .output = data});
+  };
   const bench::Rank rank{world.who.rank, world.who.world_size};
   const bench::Memory memory = bench::allocate_any(bench::largest(cases));
   for (const Case& work : cases) {
@@ -73,9 +76,8 @@ void run(const std::vector<Case>& cases, const World& world) {
       throw std::invalid_argument("no operation " + work.operation);
     const Buffer data{.data = memory.input, .count = work.count()};
     float barrier = 0;
-    communicator.all_reduce({.data = &barrier, .count = 1}, ReduceOp::sum);
-    auto seconds = bench::time_batches(work, rank, memory,
-                                       [&] { communicator.all_reduce(data, ReduceOp::sum); });
+    all_reduce({.data = &barrier, .count = 1});
+    auto seconds = bench::time_batches(work, rank, memory, [&] { all_reduce(data); });
     slowest_of_all(seconds, world);
     if (rank.rank == 0) bench::print_figure(work, std::move(seconds));
   }

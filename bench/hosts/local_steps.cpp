@@ -2,13 +2,13 @@
 
 // SPDX-License-Identifier: Apache-2.0
 #include <lockstep/comm/process_group.h>
+#include <lockstep/data/data_loader.h>
 #include <lockstep/data/distributed_sampler.h>
-#include <lockstep/data/image_datasets.h>
-#include <lockstep/data/loader.h>
 #include <lockstep/optim/optimizers.h>
 #include <lockstep/parallel/local_steps/local_steps.h>
 #include <lockstep/parallel/replicate/distributed_data_parallel.h>
 #include <lockstep/tensor/collectives.h>
+#include <lockstep/toolkit/datasets/image_datasets.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/utils.h>
 
@@ -38,8 +38,8 @@ void for_each_batch(const lockstep::ProcessGroup& world, std::int64_t steps,
                     const std::function<void(const lockstep::Batch&)>& step) {
   const lockstep::IdxDataset train("fashion-mnist", /*train=*/true);
   lockstep::DistributedSampler sampler(*train.size(), world);
-  lockstep::Loader loader(train, sampler, world,
-                          {.batch_size = 32, .threads = 0, .drop_last = true});
+  lockstep::DataLoader loader(train, sampler, world,
+                              {.batch_size = 32, .threads = 0, .drop_last = true});
   for (std::int64_t epoch = 0, done = 0; done < steps; ++epoch) {
     sampler.set_epoch(epoch);
     for (auto& batch : loader) {
@@ -53,7 +53,7 @@ void for_each_batch(const lockstep::ProcessGroup& world, std::int64_t steps,
 double test_loss(Cnn& model, const lockstep::ProcessGroup& world) {
   const lockstep::IdxDataset test("fashion-mnist", /*train=*/false);
   lockstep::DistributedSampler sampler(*test.size(), world, {.shuffle = false, .pad = false});
-  lockstep::Loader loader(test, sampler, world, {.batch_size = 500});
+  lockstep::DataLoader loader(test, sampler, world, {.batch_size = 500});
   const torch::NoGradGuard no_grad;
   const torch::Tensor sum = torch::zeros({}, torch::kDouble);
   for (auto& batch : loader)

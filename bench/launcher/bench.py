@@ -4,8 +4,7 @@
 torchrun. It also measures init_process_group(), against PyTorch's with Gloo, and the cost of a
 rendezvous of many hosts.
 
-Each of several rounds runs both sides. The results are ratios of figures of one round, printed as
-median and range.
+Prints the median and range of the rounds' ratios.
 """
 
 import pathlib

@@ -85,8 +85,8 @@ void measure(int hosts, int ranks) {
   auto begin = Clock::now();
   std::vector<std::unique_ptr<lockstep::Rendezvous>> all;
   for (int host = 0; host < hosts; ++host) {
-    ::setenv("LOCKSTEP_JOB_TOKEN", token.c_str(), 1);  // Each Rendezvous removes it.
-    all.push_back(std::make_unique<lockstep::Rendezvous>(options));
+    ::setenv("LOCKSTEP_JOB_TOKEN", token.c_str(), 1);  // make_rendezvous() removes it.
+    all.push_back(lockstep::make_rendezvous(options));
   }
   const std::vector<Round> rounds = start(all);
   std::printf("agents_ms %.2f\n", milliseconds_since(begin));

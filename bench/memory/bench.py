@@ -64,7 +64,6 @@ class Cgroup:
         self.path.rmdir()
 
     def run(self, command):
-        """Returns the exit code and the output."""
         def enter():
             self._write("cgroup.procs", os.getpid())
         done = subprocess.run(list(map(str, command)), preexec_fn=enter, stdout=subprocess.PIPE,

@@ -12,8 +12,7 @@
 pipeline-hosts and fully-sharded-hosts are the same on two hosts with 1 Gbit/s between them, the
 latter with two ranks a host. The hosts are network namespaces, which need root, each with its share
 of the CPUs. PyTorch runs over Gloo, under torchrun. Every side has one thread per rank, on this
-host. Each of several rounds runs all sides. The results are ratios of figures of one round, printed
-as median and range; above 1, ours is faster.
+host. Prints the median and range of the rounds' ratios; above 1, ours is faster.
 """
 
 import contextlib
@@ -126,7 +125,7 @@ def ratios(kind):
     sides = SIDES[kind]
     if "Lockstep" in sides:
         return [(f"to {peer}", peer, "Lockstep") for peer in sides[1:]]
-    return [("gain", sides[1], sides[0]), ("promised gain", sides[3], sides[2])]
+    return [("gain", sides[1], sides[0]), ("predicted gain", sides[3], sides[2])]
 
 
 def main():

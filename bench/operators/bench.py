@@ -10,7 +10,7 @@ operators that take most of a step: their calls, and their own time, without tha
 within. "Outside" is the rest of a recorded step: interpreter, autograd's engine, the profiler, and
 Lockstep itself, which is no operator.
 
-Each of several rounds runs all sides. Times are medians over the rounds, of the mean of all ranks.
+Times are medians over the rounds, of the mean of all ranks.
 """
 
 import collections

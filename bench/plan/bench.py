@@ -1,10 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Compares the steps of a GPT that `lockstep plan` predicts with real ones: examples/gpt.cpp trains
-in several layouts, the plan's first choice among them. Each of several rounds runs all layouts. A
-step's time is the difference of a long and a short run, so starts and ends do not count. The result
-is the time of the plan's first choice, divided by that of the fastest layout measured: 1 if the
-plan is right.
+in several layouts, the plan's first choice among them. A step's time is the difference of a long
+and a short run, so starts and ends do not count. The result is the time of the plan's first choice,
+divided by that of the fastest layout measured: 1 if the plan is right.
 """
 
 import json

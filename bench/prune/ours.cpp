@@ -3,7 +3,7 @@
 //   lockstep run -n 2 bench_prune --model resnet18 --batch 16 --steps 4 --rounds 5
 
 // SPDX-License-Identifier: Apache-2.0
-#include <lockstep/lockstep.h>
+#include <lockstep/toolkit.h>
 
 #include <CLI/CLI.hpp>
 #include <chrono>

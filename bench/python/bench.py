@@ -106,7 +106,6 @@ def blocks_of(launcher, options, peer, cases):
 
 
 def compare_calls(launcher, options):
-    """Prints a table; returns its figures."""
     print(f"\nus a call under {launcher}\n{'':<32}{'Lockstep':>10}{'Gloo':>10}{'ratio':>8} "
           f"{'(low - high)':<16}{'target':>7}")
     figures = []
@@ -154,7 +153,6 @@ def milliseconds(launcher, options, backend, command):
 
 
 def compare_steps(launcher, options, started):
-    """Prints a table; returns its figures."""
     print(f"\nms a step (FSDP2, tensor parallel) or a sample (DDP) under {launcher}\n"
           f"{'':<32}{'Lockstep':>10}{'Gloo':>10}{'ratio':>8} {'(low - high)':<16}{'target':>7}")
     figures = []

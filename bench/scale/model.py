@@ -139,7 +139,7 @@ def step_of(n, calls, copied):
 
 def replicas(n, small, large, parameters):
     """DistributedDataParallel: PassReports; BucketedGradients::take, which copies small gradients
-    and checks whether all are finite; GradientBuckets::average_all. Returns counts, calls."""
+    and checks whether all are finite; BucketedGradients::reduce_all. Returns counts, calls."""
     sums = [("all_reduce", size) for size in [small, *large]]
     return step_of(n, [("all_gather", n * (REPORT + parameters)), *sums],
                    (2 * small + sum(large), 2 * small))

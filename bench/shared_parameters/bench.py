@@ -9,8 +9,7 @@ to sum gradients and step weights. The second part is the bytes of parameters, g
 state and buckets on 1, 2, 4 and 8 ranks, predicted and measured.
 
 Every side has one thread per rank and fused Adam, on this host. PyTorch runs under torchrun with
-Gloo, gradient_as_bucket_view and static_graph. Each of several rounds runs all sides. The results
-are ratios of figures of one round, printed as median and range.
+Gloo, gradient_as_bucket_view and static_graph. Prints the median and range of the rounds' ratios.
 """
 
 import pathlib

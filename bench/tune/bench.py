@@ -57,7 +57,6 @@ def name_of(division):
 
 
 def measured(model, options, started):
-    """Tunes a model several times and compares the choices."""
     speeds, choices, seconds = collections.defaultdict(list), [], []
     for number in range(options.repetitions):
         measure.progress(started, f"{model}, {number + 1} of {options.repetitions}")

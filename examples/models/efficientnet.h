@@ -1,5 +1,5 @@
-// EfficientNet B0 to B7 (Tan and Le, 2019) for images of 3 channels, with torchvision's names, and
-// initial weights for the same seed.
+// EfficientNet B0 to B7 (Tan and Le, 2019), with torchvision's names and, for the same seed,
+// initial weights.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -64,12 +64,12 @@ struct SqueezeExcitationImpl : torch::nn::Module {
 TORCH_MODULE(SqueezeExcitation);
 
 struct MBConvOptions {
-  double expand;  // Channels inside the block, as a multiple of its input's.
+  double expand;  // Channels inside the block / input channels.
   std::int64_t kernel, stride, in, out;
 };
 
-// Expands the channels, convolves each one separately, weighs them, and projects them back. Adds
-// the input if shapes allow it. In training, a sample may randomly skip the block.
+// Expands channels, convolves each one separately, weighs and projects them. Adds the input if
+// shapes allow. In training, a sample may randomly skip the block.
 struct MBConvImpl : torch::nn::Module {
   MBConvImpl(const MBConvOptions& options, double drop, const MakeNorm& norm)
       : residual(options.stride == 1 && options.in == options.out), drop_probability(drop) {
@@ -167,8 +167,8 @@ struct EfficientNetImpl : LayersImpl {
 };
 TORCH_MODULE(EfficientNet);
 
-// Creates B0 to B7, by `size`. Images [N, 3, height, width] to logits [N, classes]. With 1000
-// classes B0 has 5,288,548 parameters, B7 66,347,960.
+// B0 to B7, by `size`. Images [N, 3, height, width] to logits [N, classes]. With 1000 classes B0
+// has 5,288,548 parameters, B7 66,347,960.
 inline EfficientNet efficientnet_b(int size, std::int64_t classes = 1000) {
   struct Scale {
     double width, depth, dropout;

@@ -1,6 +1,6 @@
-// Sequences of layers with torchvision's names, so that its weights can be loaded. Every batch norm
-// is in a Sequential, where lockstep::convert_sync_batchnorm() can replace it by another type. A
-// typed member cannot be replaced, because forward() is not virtual.
+// Sequences of layers with torchvision's names, for its weights. Every batch norm is in a
+// Sequential, where lockstep::convert_sync_batchnorm() can replace it. A typed member cannot be
+// replaced, because forward() is not virtual.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -14,9 +14,9 @@
 #include <memory>
 #include <optional>
 
-// A torch::nn::Sequential that can be in another one, because its forward() is not a template. Add
-// layers with push_back(), one at a time: GCC evaluates Layers(a(), b()) from the right, so weights
-// would differ from Python's for the same seed.
+// A torch::nn::Sequential that can be in another one: forward() is not a template. Add layers with
+// push_back(), one at a time: GCC evaluates Layers(a(), b()) from the right, and weights would
+// differ from Python's for the same seed.
 struct LayersImpl : torch::nn::SequentialImpl {
   torch::Tensor forward(const torch::Tensor& x) { return SequentialImpl::forward(x); }
 

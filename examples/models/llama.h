@@ -1,7 +1,7 @@
-// A decoder in the style of LLaMA (Touvron et al., 2023). It has pre-RMSNorm, rotary positions (Su
-// et al., 2021), grouped query heads (Ainslie et al., 2023), and SwiGLU (Shazeer, 2020). Names and
-// initial weights are those of Hugging Face's LlamaForCausalLM. The rope_scaling of later LLaMAs is
-// not supported.
+// A decoder like LLaMA (Touvron et al., 2023). It has pre-RMSNorm, rotary positions (Su et al.,
+// 2021), grouped query heads (Ainslie et al., 2023), and SwiGLU (Shazeer, 2020). Names and initial
+// weights are those of Hugging Face's LlamaForCausalLM. Later LLaMAs' rope_scaling is not
+// supported.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,17 +15,17 @@
 #include "lockstep/parallel/tensor_parallel/parallelize_module.h"
 #include "lockstep/tensor/activation_checkpoint.h"
 
-// Default values: SmolLM-135M, 134,515,008 parameters.
+// Default: SmolLM-135M, 134,515,008 parameters.
 struct LlamaOptions {
   std::int64_t vocabulary = 49152;
   std::int64_t layers = 30;
   std::int64_t heads = 9;     // Must divide the width.
-  std::int64_t kv_heads = 3;  // Heads of keys and values. Must divide `heads`.
+  std::int64_t kv_heads = 3;  // For keys and values. Must divide `heads`.
   std::int64_t width = 576;
   std::int64_t hidden = 1536;  // The MLP's width.
   double theta = 10000;        // Rotation i of n takes 2 pi theta^(i / n) tokens.
   double eps = 1e-5;
-  bool tied = true;        // The output layer's weight is the token embedding's.
+  bool tied = true;        // Output layer and token embedding share the weight.
   bool recompute = false;  // Blocks keep only their inputs for backward().
 
   std::int64_t head_width() const { return width / heads; }
@@ -48,8 +48,8 @@ struct LlamaAttentionImpl : torch::nn::Module {
     return torch::nn::LinearOptions(in, out).bias(false);
   }
 
-  // [N, T, width] to the same shape. A rank may have some of the heads. `rotary` has the cosine and
-  // the sine of each pair's angle: [2, T, head_width / 2].
+  // [N, T, width] to the same shape. A rank may have some of the heads. `rotary`: cosine and sine
+  // of each pair's angle, [2, T, head_width / 2].
   torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& rotary) {
     const auto by_head = [this](const torch::Tensor& y) {
       return y.unflatten(-1, {-1, head_width}).transpose(1, 2);  // [N, heads, T, head_width]

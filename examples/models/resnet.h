@@ -1,5 +1,5 @@
-// ResNet-18 and -34 (He et al., 2015) for images of 3 channels, with torchvision's names, and
-// initial weights for the same seed.
+// ResNet-18 and -34 (He et al., 2015), with torchvision's names and, for the same seed, initial
+// weights.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -15,12 +15,12 @@
 
 #include "examples/models/layers.h"
 
-// Two convolutions whose result is added to the input; `downsample` adapts its shape.
+// Two convolutions, added to the input; `downsample` adapts its shape.
 struct BasicBlockImpl : LayersImpl {
   BasicBlockImpl(std::int64_t in, std::int64_t out, std::int64_t stride, const MakeNorm& norm) {
     using torch::nn::Conv2d;
     using torch::nn::Conv2dOptions;
-    if (stride != 1 || in != out) {  // Before the others: Python draws its weights first.
+    if (stride != 1 || in != out) {  // First: Python draws its weights first.
       downsample->push_back(Conv2d(Conv2dOptions(in, out, 1).stride(stride).bias(false)));
       downsample->push_back(norm(out));
     }

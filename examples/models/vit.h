@@ -1,4 +1,4 @@
-// A vision transformer (Dosovitskiy et al., 2020): an image is a sequence of patches after a class
+// A vision transformer (Dosovitskiy et al., 2020): a sequence of an image's patches after a class
 // token, whose output is classified. Names and initial weights are torchvision's, except that
 // self_attention.in_proj is a layer (torchvision_vit_names()).
 
@@ -19,11 +19,11 @@
 #include "lockstep/parallel/tensor_parallel/parallelize_module.h"
 #include "lockstep/tensor/activation_checkpoint.h"
 
-// Default values: ViT-B/16, 86,567,656 parameters.
+// Default: ViT-B/16, 86,567,656 parameters.
 struct VitOptions {
   std::int64_t channels = 3;
   std::int64_t image = 224;  // Width and height.
-  std::int64_t patch = 16;   // Width and height. Must divide those of the image.
+  std::int64_t patch = 16;   // Width and height. Must divide the image's.
   std::int64_t layers = 12;
   std::int64_t heads = 12;  // Must divide the width.
   std::int64_t width = 768;
