@@ -11,7 +11,7 @@ import pathlib
 import sys
 
 OPTION = "-ffp-contract=off"
-SOURCES = {f"lockstep/optim/schedules/{name}_schedules.cpp" for name in ("cyclic", "decay")}
+SOURCES = {f"lockstep/toolkit/schedules/{name}_schedules.cpp" for name in ("cyclic", "decay")}
 
 
 def main():

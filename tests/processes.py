@@ -8,7 +8,6 @@ import time
 
 
 def descendants(pid):
-    """Returns the process ids of all descendants."""
     try:
         tasks = list(pathlib.Path(f"/proc/{pid}/task").iterdir())
         children = [int(word) for task in tasks for word in (task / "children").read_text().split()]

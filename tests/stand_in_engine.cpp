@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstring>
 #include <numeric>
+#include <span>
+#include <string_view>
 #include <thread>
 
 #include "lockstep/base/error.h"
@@ -60,6 +62,8 @@ namespace {
 using namespace std::chrono_literals;
 
 class StandInCommunicator final : public comm::DeviceCommunicator {
+  using Counts = std::span<const std::size_t>;
+
  public:
   StandInCommunicator(StandInDevices& devices, std::shared_ptr<Wire> wire, int rank)
       : devices_(devices), wire_(std::move(wire)), rank_(static_cast<std::size_t>(rank)) {}
@@ -70,48 +74,53 @@ class StandInCommunicator final : public comm::DeviceCommunicator {
     is_cancelled_ = true;
     wire_->changed.notify_all();
   }
-  void all_reduce(const Buffer& data, ReduceOp op) override {
-    gather_all("all_reduce", data, {});
-    combine(data, 0, op);
-    meet();
+  bool supports(Operation operation, DType, ReduceOp) const override {
+    return operation != Operation::gather && operation != Operation::scatter;  // As NCCL.
   }
-  void broadcast(const Buffer& data, int root) override {
-    gather_all("broadcast", data, {});
-    take(data, 0, static_cast<std::size_t>(root), 0, data.count);
-    meet();
-  }
-  void reduce(const Buffer& data, int root, ReduceOp op) override {
-    gather_all("reduce", data, {});
-    if (rank_ == static_cast<std::size_t>(root)) combine(data, 0, op);
-    meet();
-  }
-  void all_gather(const Buffer& input, const Buffer& output, Counts counts) override {
-    gather_all("all_gather", input, {});
-    std::size_t begin = 0;
-    for (std::size_t r = 0; r < counts.size(); begin += counts[r++])
-      take(output, begin, r, 0, counts[r]);
-    meet();
-  }
-  void reduce_scatter(const Buffer& input, const Buffer& output, Counts counts,
-                      ReduceOp op) override {
-    gather_all("reduce_scatter", input, {});
-    combine(output, sum_before(counts, rank_), op);
-    meet();
-  }
-  void all_to_all(const Buffer& input, const Buffer& output, Counts send_counts,
-                  Counts receive_counts) override {
-    gather_all("all_to_all", input, send_counts);
-    std::size_t to = 0;
-    for (std::size_t r = 0; r < receive_counts.size(); to += receive_counts[r++]) {
-      const auto& theirs = wire_->counts[r];
-      EXPECT_EQ(theirs[rank_], receive_counts[r]);
-      take(output, to, r, sum_before(theirs, rank_), receive_counts[r]);
+  void run(const comm::Collective& collective) override {
+    const Operation operation = collective.signature.operation;
+    const auto root = static_cast<std::size_t>(collective.signature.root);
+    const ReduceOp op = collective.signature.op;
+    const auto counts = comm::part_counts(collective, static_cast<int>(rank_), size());
+    const Buffer& output = collective.output;
+    const bool in_place = shape_of(operation) == Shape::in_place;
+    gather_all(name(operation), in_place ? output : collective.input, counts.sent);
+    switch (operation) {
+      case Operation::all_reduce:
+        combine(output, 0, op);
+        break;
+      case Operation::broadcast:
+        take(output, 0, root, 0, output.count);
+        break;
+      case Operation::reduce:
+        if (rank_ == root) combine(output, 0, op);
+        break;
+      case Operation::all_gather:
+      case Operation::all_to_all:
+        take_parts(output, counts.received);
+        break;
+      case Operation::reduce_scatter:
+        combine(output, sum_before(counts.sent, rank_), op);
+        break;
+      default:
+        ADD_FAILURE() << "not supported: " << name(operation);
     }
     meet();
   }
 
  private:
   void meet() { wire_->meet(is_cancelled_, devices_.patience); }
+  int size() const { return static_cast<int>(wire_->inputs.size()); }
+  // From each rank's input, or from this rank's part of it.
+  void take_parts(const Buffer& output, Counts received) {
+    std::size_t to = 0;
+    for (std::size_t r = 0; r < received.size(); to += received[r++]) {
+      const auto& theirs = wire_->counts[r];
+      const bool is_exchange = !theirs.empty();
+      EXPECT_TRUE(!is_exchange || theirs[rank_] == received[r]);
+      take(output, to, r, is_exchange ? sum_before(theirs, rank_) : 0, received[r]);
+    }
+  }
   static std::size_t sum_before(Counts counts, std::size_t rank) {
     return std::accumulate(counts.begin(), counts.begin() + static_cast<std::ptrdiff_t>(rank),
                            std::size_t{0});
@@ -120,7 +129,7 @@ class StandInCommunicator final : public comm::DeviceCommunicator {
     const std::lock_guard lock(wire_->mutex);
     if (is_cancelled_) Wire::throw_aborted();
   }
-  void gather_all(const char* what, const Buffer& input, Counts counts) {
+  void gather_all(std::string_view what, const Buffer& input, Counts counts) {
     require_not_cancelled();  // Others may still read this rank's last input.
     if (devices_.fails) throw Error(Fault::system, "the device is on fire");
     EXPECT_EQ(input.device, DeviceKind::cuda);
@@ -164,8 +173,8 @@ ProcessGroup group_of(const std::shared_ptr<comm::ThreadTeam>& team, int rank,
   std::iota(members.world_ranks.begin(), members.world_ranks.end(), 0);
   ProcessGroup::State::Parts parts;
   parts.identity = {.name = "world", .rank = rank, .size = team->size(), .timeout = 10s};
-  parts.in_job =
-      std::make_shared<comm::RankInJob>(std::shared_ptr<Activity>(team, &peers->activity(rank)));
+  parts.rank_context =
+      std::make_shared<comm::RankContext>(std::shared_ptr<Activity>(team, &peers->activity(rank)));
   parts.backend = std::make_unique<comm::DeviceBackend>(
       std::make_unique<comm::ShmBackend>(peers, "world", 1min), members, engine_of(devices));
   return GroupAccess::make(std::move(parts));

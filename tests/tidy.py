@@ -11,7 +11,8 @@ import argparse
 import pathlib
 import sys
 
-from tidy import dependencies, bans, headers, launchers, prose, report, sizes, versions
+from tidy import (bans, dependencies, headers, history, launchers, prose, report, sizes,
+                  versions)
 from tidy.lists import ShrinkingList
 from tidy.tree import Tree
 
@@ -22,6 +23,7 @@ Examples:
   tests/tidy.py --prose            counts hard sentences and words
   tests/tidy.py --prose=long       prints each place; opener, odd, verb, term, long or all
   tests/tidy.py --diff main        the places in lines that were added since the commit `main`
+  tests/tidy.py --history main     checks subjects and bodies of the commits since `main`
   tests/tidy.py --relist           shortens the lists after a mend; none of them may grow
   tests/tidy.py --relist --moved   the same after moves of files, which may lengthen them
 
@@ -63,6 +65,7 @@ def main(arguments=None):
     parser.add_argument("--prose", nargs="?", const="", choices=["", *prose.RULES, "long", "all"],
                         metavar="RULE", help="count hard words and sentences, or print places")
     parser.add_argument("--diff", metavar="COMMIT", help="print those in lines added since then")
+    parser.add_argument("--history", metavar="COMMIT", help="check the commits since then")
     parser.add_argument("--relist", action="store_true", help="rewrite the lists of offenders")
     parser.add_argument("--moved", action="store_true",
                         help="with --relist: lists may grow, as this change only moves files")
@@ -71,6 +74,10 @@ def main(arguments=None):
     options = parser.parse_args(arguments)
     if options.moved and not options.relist:
         parser.error("--moved goes with --relist")
+    if options.history:
+        found = list(history.complaints(options.root, options.history))
+        print("\n".join(found or ["tidy"]))
+        return bool(found)
     tree = Tree(options.root)
     if options.report:
         print(report.table(tree))

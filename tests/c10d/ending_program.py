@@ -33,9 +33,17 @@ RANK, RANKS = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 IS_LAST = RANK == RANKS - 1
 
 
+def await_kill():
+    """Sleeps until the launcher kills this rank."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    time.sleep(60)
+
+
 def differ(how):
-    if how == "timeout" and IS_LAST:
-        time.sleep(10)
+    if how == "timeout":
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=3))
+        if IS_LAST:
+            await_kill()
     if how == "operation" and IS_LAST:
         dist.broadcast(torch.ones(10), 0)
     else:
@@ -75,8 +83,9 @@ def leave(how):
 
 def go_on(code):
     """A thread other than the main one runs the calls of rank 0."""
-    some = dist.new_group([0, 1], timeout=timedelta(seconds=1))
+    some = dist.new_group([0, 1])
     if RANK == 0:
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=1), some)
         late = dist.all_reduce(torch.ones(10), group=some, async_op=True)
         while not late.is_completed():
             time.sleep(0.01)
@@ -103,7 +112,7 @@ def meet():
 def come_late(late, goes_on=None):
     meet()
     if RANK == int(late):
-        time.sleep(60)  # Until the launcher kills it.
+        await_kill()
     try:
         dist.init_process_group("lockstep", timeout=timedelta(seconds=3))
     except lockstep.Error:
@@ -116,6 +125,7 @@ def serve_nothing(how):
     """Rank 0 accepts connections at the address of its store, but does not serve one."""
     meet()
     if RANK == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         with socket.create_server(("", int(os.environ["MASTER_PORT"]))) as server:
             accepted = []
             while True:  # Until the launcher kills it.
@@ -131,7 +141,7 @@ def serve_nothing(how):
 def die_while_waiting():
     meet()
     if IS_LAST:
-        time.sleep(60)
+        await_kill()
     if RANK == 0:
         signal.setitimer(signal.ITIMER_REAL, 3)  # Its SIGALRM kills a process.
     dist.init_process_group("lockstep")
@@ -160,6 +170,7 @@ def go_on_with_rest(how):
         dist.init_process_group("lockstep")
     except lockstep.Error as error:
         write(error, began)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     dist.init_process_group("lockstep", init_method=f"file://{FOLDER}/rest", rank=RANK // 2,
                             world_size=2)
     dist.barrier()
@@ -185,8 +196,7 @@ def act(what, *how):
         return serve_nothing(*how)
     if what == "dies":
         return die_while_waiting()
-    is_short = what == "timeout"
-    dist.init_process_group("lockstep", timeout=timedelta(seconds=1 if is_short else 60))
+    dist.init_process_group("lockstep", timeout=timedelta(seconds=60))
     dist.barrier()
     acts = {"go-on": go_on, "between": end_between, "rest": go_on_with_rest}
     if what in acts:
@@ -203,6 +213,8 @@ def act(what, *how):
 
 
 def main():
+    # 0.5 s after a failure, the launcher sends SIGTERM to ranks that have not reported it yet.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     caught = "--caught" in sys.argv
     began = time.monotonic()
     try:

@@ -3,7 +3,7 @@
 """A rank that is killed, stopped, or ends by an exception is named on all other ranks, wherever in
 a training that happens. Nothing is left behind, and torchrun starts the ranks again.
 
-failures_test.py --lockstep LOCKSTEP [--rounds N] [--seed N] [NAME...]
+failures_test.py --lockstep LOCKSTEP [--rounds N] [--seed N] [--jobs N] [NAME...]
 """
 
 import argparse
@@ -75,6 +75,12 @@ def call_and_wait():
         yield
 
 
+def call_directly():
+    while True:
+        lockstep.all_reduce_(torch.ones(100))
+        yield
+
+
 def wait_for_futures():
     while True:
         future = dist.all_reduce(torch.ones(100), async_op=True).get_future()
@@ -84,7 +90,6 @@ def wait_for_futures():
 
 
 def exchange():
-    """A ring of messages."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     while True:
         for work in dist.batch_isend_irecv([
@@ -103,11 +108,13 @@ def make_groups():
 
 
 def error_of(rank, folder, ranks, act, timeout):
-    """Returns what a rank knows about the failure that ends act()."""
+    """Returns what a rank knows about the failure that ends act(), whose calls after the first
+    yield have the timeout."""
     dist.init_process_group("lockstep", init_method=f"file://{folder}/store", rank=rank,
-                            world_size=ranks, timeout=timedelta(seconds=timeout))
+                            world_size=ranks, timeout=timedelta(seconds=60))
     try:
         for _ in act():
+            dist.distributed_c10d._set_pg_timeout(timedelta(seconds=timeout))
             (folder / f"under_way.{rank}").touch()
     except lockstep.Error as error:
         assert isinstance(error, dist.DistBackendError)
@@ -120,7 +127,6 @@ def error_of(rank, folder, ranks, act, timeout):
 # --- Scenarios ----------------------------------------------------------------------------------
 
 def started(folder, count, act, timeout=60):
-    """Returns ranks that have started act()."""
     ranks = Ranks(count, error_of, folder, count, act, timeout)
     deadline = time.monotonic() + 60
     while len(list(folder.glob("under_way.*"))) < count and time.monotonic() < deadline:
@@ -158,8 +164,8 @@ def kill(folder, act):
 
 
 def test_killed(options):
-    for act in (train_replicas, train_shards, call_and_wait, wait_for_futures, exchange,
-                make_groups):
+    for act in (train_replicas, train_shards, call_and_wait, call_directly, wait_for_futures,
+                exchange, make_groups):
         for _ in range(options.rounds):
             with tempfile.TemporaryDirectory() as folder:
                 seconds = kill(pathlib.Path(folder), act)
@@ -169,7 +175,7 @@ def test_killed(options):
 def test_stopped(_):
     """A stopped rank is named when a call times out. Afterwards it gets the failure itself."""
     with tempfile.TemporaryDirectory() as name:
-        with started(pathlib.Path(name), 3, train_replicas, timeout=2) as ranks:
+        with started(pathlib.Path(name), 3, train_replicas, timeout=4) as ranks:
             os.kill(ranks.pid(1), signal.SIGSTOP)
             for known in survivors(ranks, victim=1).values():
                 assert known["fault"] in ("timeout", "peer_lost", "aborted"), known
@@ -180,7 +186,6 @@ def test_stopped(_):
 
 
 def disagree():
-    """The last rank makes another call than the others."""
     yield
     if dist.get_rank() == dist.get_world_size() - 1:
         dist.broadcast(torch.ones(10), 0)
@@ -306,6 +311,16 @@ def test_interrupted_before_a_call(_):
             assert "KeyboardInterrupt" in ended.error, ended
 
 
+def until_asleep(*pids):
+    """Waits until the main threads have been seen asleep for half a second, as in a wait. A thread
+    that gets no CPU is not asleep."""
+    deadline, seen = time.monotonic() + LATE, 0
+    while seen < 50 and time.monotonic() < deadline:
+        stats = [pathlib.Path(f"/proc/{pid}/task/{pid}/stat").read_text() for pid in pids]
+        seen += all(stat.rpartition(")")[2].split()[0] == "S" for stat in stats)
+        time.sleep(0.01)
+
+
 def make_world_alone(folder, rank):
     if rank == 0:
         (folder / "under_way.0").touch()
@@ -340,7 +355,7 @@ def test_interrupted_while_a_group_is_made(_):
             with Ranks(2, act_in, folder, act) as ranks:
                 while not (folder / "under_way.0").exists():
                     time.sleep(0.01)
-                time.sleep(0.5)
+                until_asleep(ranks.pid(0), ranks.pid(1))
                 os.kill(ranks.pid(0), signal.SIGINT)
                 ended = ranks.end(0, time.monotonic() + LATE)
                 assert "KeyboardInterrupt" in ended.error, (act.__name__, ended)
@@ -375,7 +390,8 @@ def launch(folder, *command):
     """Runs a launcher of failing_program.py. Returns its exit code and its whole output."""
     done = subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, text=True,
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=180,
-                          env=os.environ | {"FOLDER": str(folder), "OMP_NUM_THREADS": "1"})
+                          env=os.environ | {"FOLDER": str(folder), "OMP_NUM_THREADS": "1",
+                                            "LOCKSTEP_LOG": "info"})
     return done.returncode, done.stdout
 
 
@@ -468,7 +484,6 @@ def test_signals_under_launchers(options):
 
 
 def fields_of(line):
-    """Returns the fields of a failure record."""
     return dict(word.split("=", 1) for word in line.split("lockstep-fail ", 1)[1].split())
 
 
@@ -534,12 +549,12 @@ def test_another_server_where_the_store_should_be(options):
         for lines in told:
             known, message = lines.split("\n", 1)
             fault, rank, _, waited = known.split()
-            assert (fault, rank) == ("timeout", "0") and float(waited) < LATE, lines
+            # Less than the longer timeout, which begins when all ranks have imported torch.
+            assert (fault, rank) == ("timeout", "0") and float(waited) < 2 * LATE, lines
             assert re.search(f"the last try to reach it: .*({reason})", message), lines
 
 
 def test_names_who_fails_after_others_were_late(options):
-    """A rank that catches that Error and then fails by itself is named for its own failure."""
     for victim in ("1", "0"):
         with tempfile.TemporaryDirectory() as folder:
             code, text = launch(folder, options.lockstep, "run", "-n", 3, sys.executable,
@@ -665,7 +680,10 @@ def test_id_of_the_job_under_mpirun(_):
     if not shutil.which("mpirun"):
         return print("skipped: there is no mpirun (Debian's package openmpi-bin)")
     script = ("RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE MASTER_ADDR=127.0.0.1 "
-              'exec "$0" "$@"')
+              '"$0" "$@"; code=$?; touch "$FOLDER/ended.$OMPI_COMM_WORLD_RANK"; '
+              # mpirun kills the others as soon as one has failed.
+              'until [ -e "$FOLDER/ended.0" ] && [ -e "$FOLDER/ended.1" ] && '
+              '[ -e "$FOLDER/ended.2" ]; do sleep 0.01; done; exit $code')
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         code, text = launch(folder, "mpirun", "--allow-run-as-root", "--oversubscribe", "-n", 3,
@@ -715,12 +733,11 @@ def test_next_group_of_early_ranks(options):
                             HERE / "repeated_program.py", *hows)
     assert code == 0, text
     expected = [f"[{rank}] made {how}" for rank in range(2) for how in hows]
-    assert sorted(text.splitlines()) == sorted(expected), text
+    printed = [line for line in text.splitlines() if "lockstep info: " not in line]
+    assert sorted(printed) == sorted(expected), text
 
 
 def test_names_who_fails_in_a_group_of_the_rest(options):
-    """Ranks that continue after the orderly exit of another one are named for their own
-    failures."""
     for how, cause in (("kill", "signal:9(SIGKILL)"), ("3", "exit:3")):
         code, launcher, _, told = end_under_lockstep(options, 3, "rest", how)
         assert (launcher["rank"], launcher["cause"]) == ("2", cause), launcher
@@ -737,21 +754,46 @@ def left_behind():
     return sorted(os.listdir("/dev/shm"))
 
 
+def run(names, options):
+    for name in names:
+        random.seed(f"{options.seed} {name}")
+        begun = time.monotonic()
+        globals()[name](options)
+        print(f"{name}: {time.monotonic() - begun:.1f} s", flush=True)
+
+
+# On a busy host, a rank may see the second loss first: docs/status.md.
+ALONE = ["test_other_hosts_name_who_left_first"]
+
+
+def run_beside_each_other(names, options):
+    """Most of the time is spent waiting for processes and timeouts."""
+    command = [sys.executable, __file__, "--lockstep", options.lockstep,
+               "--rounds", str(options.rounds), "--seed", str(options.seed)]
+    parts = [subprocess.Popen([*command, "--is-part", *names[part::options.jobs]])
+             for part in range(options.jobs)]
+    failed = [part.args for part in parts if part.wait()]
+    assert not failed, failed
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
     parser.add_argument("--lockstep", type=pathlib.Path, required=True)
     parser.add_argument("--rounds", type=int, default=1, help="of each kill: 1")
     parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--jobs", type=int, default=1, help="tests that run beside each other")
+    parser.add_argument("--is-part", action="store_true", help="other tests run, too")
     options = parser.parse_args()
-    random.seed(options.seed)
-    print(f"seed {options.seed}")
-    for name, test in list(globals().items()):
-        if name.startswith("test_") and (not options.names or name in options.names):
-            before, begun = left_behind(), time.monotonic()
-            test(options)
-            assert left_behind() == before, f"{name} leaves {set(left_behind()) - set(before)}"
-            print(f"{name}: {time.monotonic() - begun:.1f} s", flush=True)
+    print(f"seed {options.seed}", flush=True)
+    names = options.names or [name for name in globals() if name.startswith("test_")]
+    before = left_behind()
+    if options.jobs > 1:
+        run_beside_each_other([name for name in names if name not in ALONE], options)
+        names = [name for name in names if name in ALONE]
+    run(names, options)
+    left = set(left_behind()) - set(before)
+    assert options.is_part or not left, f"left in /dev/shm: {left}"
 
 
 if __name__ == "__main__":

@@ -78,7 +78,6 @@ class Ranks:
         raise AssertionError(f"rank {late} hangs; the stacks are above")
 
     def ends(self, timeout=120):
-        """Returns the ends of all ranks."""
         deadline = time.monotonic() + timeout
         return [self.end(rank, deadline) for rank in range(len(self.processes))]
 

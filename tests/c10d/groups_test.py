@@ -17,6 +17,7 @@ import forked_ranks
 from plugin_or_skip import lockstep, torch
 
 import torch.distributed as dist  # noqa: E402
+from lockstep._survival import Objects  # noqa: E402
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 
@@ -124,7 +125,6 @@ def check_options_show_what_they_say():
 
 
 def check_mesh():
-    """Rows and columns of a mesh of one by three."""
     mesh = init_device_mesh("cpu", (1, 3), mesh_dim_names=("replica", "tensor"))
     assert sum_in(mesh.get_group("replica")) == 1
     assert sum_in(mesh.get_group("tensor")) == 3
@@ -261,7 +261,6 @@ def check_callbacks_that_wait_for_messages():
 
 
 def check_barrier_waits_for_works():
-    """A barrier waits for operations that were started before it."""
     tensors = [torch.ones(100_000) for _ in range(5)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
     dist.barrier()
@@ -278,7 +277,6 @@ def check_order_of_mixed_calls():
 
 
 def check_messages_overtake_nothing():
-    """Twenty messages of one tag arrive in order."""
     rank = dist.get_rank()
     if rank == 0:
         works = [dist.isend(torch.full((10,), float(number)), 1) for number in range(20)]
@@ -375,8 +373,9 @@ def check_monitored_barrier():
 
 def check_timeouts():
     """A call that times out names the ranks that did not arrive."""
-    group = dist.new_group(timeout=timedelta(seconds=0.5))
+    group = dist.new_group()
     if dist.get_rank() == 0:
+        dist.distributed_c10d._set_pg_timeout(timedelta(seconds=0.5), group)
         begun = time.monotonic()
         try:
             dist.all_reduce(torch.ones(1), group=group)
@@ -455,7 +454,6 @@ def mixed(rank, folder, ranks):
 
 
 def fewer(rank, folder, ranks):
-    """The first ranks continue in a smaller world."""
     dist.init_process_group("lockstep", init_method=f"file://{folder}/all", rank=rank,
                             world_size=ranks)
     assert sum_in() == ranks
@@ -465,6 +463,35 @@ def fewer(rank, folder, ranks):
                                 world_size=ranks - 1)
         assert sum_in() == ranks - 1
         dist.destroy_process_group()
+    return True
+
+
+class ElasticWorld:
+    """A group that broadcasts by a file."""
+
+    def __init__(self, file, rank, size):
+        self.store, self.rank, self.size = dist.FileStore(file, size), rank, size
+
+    def broadcast(self, text):
+        if self.rank == 0:
+            self.store.set("text", text)
+        return self.store.get("text").decode()
+
+
+def after_failed_start(rank, folder, ranks):
+    """Rank 0 first waits in vain for the others; then all meet in the next group of a training that
+    survives."""
+    if rank == 0:
+        alone = Objects(dict, "lockstep", timedelta(milliseconds=200), timedelta(seconds=60))
+        try:
+            alone.make(ElasticWorld(f"{folder}/alone", rank, ranks), restores=False)
+            raise AssertionError("a group of one of three ranks")
+        except dist.DistError:
+            pass
+    together = Objects(dict, "lockstep", timedelta(seconds=60), timedelta(seconds=60))
+    together.make(ElasticWorld(f"{folder}/all", rank, ranks), restores=False)
+    assert sum_in() == ranks
+    dist.destroy_process_group()
     return True
 
 
@@ -484,7 +511,7 @@ def main():
     del os.environ["TORCH_DISTRIBUTED_DEBUG"]
     dist.set_debug_level_from_env()
     print("and with TORCH_DISTRIBUTED_DEBUG=DETAIL", flush=True)
-    for function in (worlds, mixed, fewer):
+    for function in (worlds, mixed, fewer, after_failed_start):
         ended(function)
 
 

@@ -34,6 +34,7 @@ dist.destroy_process_group()
 """
 
 STEPS = """
+import json
 import subprocess
 import sys
 import torch
@@ -47,7 +48,10 @@ for _ in range(3):
     optimizer.step()
 dist.barrier()
 if dist.get_rank() == 0:
-    status = subprocess.run([sys.argv[1], "status", "--json", "steps"], capture_output=True)
+    state = "does not answer"  # The launcher has a second to do so.
+    while state == "does not answer":
+        status = subprocess.run([sys.argv[1], "status", "--json", "steps"], capture_output=True)
+        state = json.loads(status.stdout)[0]["state"]
     sys.stdout.write(status.stdout.decode())
 dist.barrier()
 dist.destroy_process_group()
@@ -161,7 +165,7 @@ class Launchers(unittest.TestCase):
         rank = start(variables)
         _, errors = rank.communicate(timeout=PATIENCE)
         self.assertNotEqual(rank.returncode, 0)
-        self.assertIn("Start the program with srun", errors)
+        self.assertIn("start the program with srun", errors)
 
     def test_of_lockstep_shows_the_steps_of_optimizers(self):
         done = subprocess.run([LOCKSTEP, "run", "-n", "2", "--rdzv-id", "steps", sys.executable,

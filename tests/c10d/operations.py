@@ -45,8 +45,6 @@ class Data:
 
 
 class Bytes(Data):
-    """The same values as bytes."""
-
     def of(self, rank, size=None):
         return super().of(rank, size).view(torch.uint8)
 
@@ -171,7 +169,6 @@ def neighbours(data):
 
 
 def rows(data, flat):
-    """Returns a matrix with a row for each rank."""
     return flat.view(data.ranks, flat.numel() // data.ranks)
 
 

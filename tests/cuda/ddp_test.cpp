@@ -45,7 +45,7 @@ TEST_F(DistributedDataParallelOnCuda, GivesTheBitsOfTheCpuWithAndWithoutOverlap)
       expect_same_on_both(ranks, [&](Place place, ProcessGroup& group, auto net) {
         Ddp ddp(net, group, {.bucket_cap_mb = small_bucket, .overlap = overlap});
         if (place == Place::cuda) {
-          EXPECT_EQ(ddp.is_overlapped(), overlap.value_or(group.size() > 1));
+          EXPECT_EQ(ddp.stats().is_overlapped, overlap.value_or(group.size() > 1));
         }
         auto optimizer = sgd(*net);
         for (int i = 0; i < 4; ++i)

@@ -23,6 +23,7 @@ Choose* of_mkl() {
 std::mutex calls_mutex;
 std::condition_variable changed;
 bool is_armed = false;
+std::chrono::milliseconds longest_call{0};
 int calls = 0;
 VectorCalls outcome = VectorCalls::none;
 
@@ -32,14 +33,13 @@ constexpr int number_of_processor = 9;
 
 // Returns the number for a call in place of oneMKL's answer; empty to use that answer.
 std::optional<int> number_for_call() {
-  constexpr std::chrono::milliseconds most{300};
   std::unique_lock lock(calls_mutex);
   if (!is_armed) return std::nullopt;
   ++calls;
   changed.notify_all();
   if (calls > 1)
     return outcome == VectorCalls::none ? std::optional(number_of_processor) : std::nullopt;
-  const bool met = changed.wait_for(lock, most, [] { return calls > 1; });
+  const bool met = changed.wait_for(lock, longest_call, [] { return calls > 1; });
   outcome = met ? VectorCalls::met : VectorCalls::alone;
   return std::nullopt;
 }
@@ -48,9 +48,10 @@ std::optional<int> number_for_call() {
 
 bool has_vector_calls() { return of_mkl() != nullptr; }
 
-void hold_up_first_vector_call() {
+void hold_up_first_vector_call(std::chrono::milliseconds most) {
   const std::lock_guard lock(calls_mutex);
   is_armed = true;
+  longest_call = most;
 }
 
 VectorCalls first_vector_call() {

@@ -5,14 +5,16 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
+
 namespace lockstep::test {
 
 // False if LibTorch does not have this oneMKL.
 bool has_vector_calls();
 
-// From now on, the first call lasts until another thread calls too, or 300 ms. Concurrent calls
+// From now on, the first call lasts until another thread calls too, or `most`. Concurrent calls
 // compute with other kernels, as on Intel's processors.
-void hold_up_first_vector_call();
+void hold_up_first_vector_call(std::chrono::milliseconds most = std::chrono::milliseconds(300));
 
 enum class VectorCalls { none, alone, met };
 

@@ -30,7 +30,7 @@
 #include <vector>
 
 #include "lockstep/checkpoint/checkpointer.h"
-#include "lockstep/data/loader.h"
+#include "lockstep/data/data_loader.h"
 #include "lockstep/data/tensor_dataset.h"
 #include "lockstep/job/step_times.h"
 #include "lockstep/nn/attention.h"
@@ -38,7 +38,6 @@
 #include "lockstep/optim/clip_grad_norm.h"
 #include "lockstep/optim/mixed_precision.h"
 #include "lockstep/optim/optimizers.h"
-#include "lockstep/parallel/average/averaged_model.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/gradients/power_sgd.h"
 #include "lockstep/parallel/local_steps/local_steps.h"
@@ -47,6 +46,7 @@
 #include "lockstep/parallel/tensor_parallel/parallelize_module.h"
 #include "lockstep/tensor/collectives.h"
 #include "lockstep/tensor/tensor_lists.h"
+#include "lockstep/toolkit/average/averaged_model.h"
 #include "lockstep/train/training_state.h"
 #include "tests/cuda/net.h"
 #include "tests/fault_of.h"
@@ -547,11 +547,11 @@ const Ranks loader("gpu loader", [](const Rank&) {
   const torch::Tensor data = torch::rand({400, 3, 8, 8}), target = torch::arange(400);
   const TensorDataset dataset(data, target);
   DistributedSampler sampler(400, group.size(), group.rank());
-  Loader batches(dataset, sampler,
-                 {.batch_size = 16,
-                  .threads = 3,
-                  .memory_format = torch::MemoryFormat::ChannelsLast,
-                  .device = device});
+  DataLoader batches(dataset, sampler,
+                     {.batch_size = 16,
+                      .threads = 3,
+                      .memory_format = torch::MemoryFormat::ChannelsLast,
+                      .device = device});
   std::int64_t seen = 0;
   for (int epoch = 0; epoch < 3; ++epoch) {
     sampler.set_epoch(epoch);

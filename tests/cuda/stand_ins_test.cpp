@@ -119,9 +119,8 @@ class StandInEngine : public testing::Test {
   static Fault fault_of_one(comm::DeviceCommunicator& communicator) {
     float value = 1;
     return fault_of([&] {
-      communicator.all_reduce(
-          {.data = &value, .count = 1, .dtype = DType::float32, .device = DeviceKind::cuda},
-          ReduceOp::sum);
+      communicator.run({.signature = {.count = 1, .operation = Operation::all_reduce},
+                        .output = {.data = &value, .count = 1, .device = DeviceKind::cuda}});
     });
   }
 

@@ -54,7 +54,8 @@ const Ranks of_deterministic("vector math with deterministic", [](const Rank&) {
 // number of different values.
 std::int64_t unequal_to_serial(bool is_settled) {
   torch::set_num_threads(1);
-  hold_up_first_vector_call();
+  // Unsettled threads call at once, even if one of them starts late.
+  hold_up_first_vector_call(is_settled ? std::chrono::milliseconds(300) : std::chrono::seconds(20));
   const at::Tensor values = torch::linspace(-4, 4, 4096);
   const auto compute = [&] { return torch::stack({values.sin(), values.exp(), values.tanh()}); };
   std::array<at::Tensor, 2> of_threads;

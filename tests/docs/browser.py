@@ -65,7 +65,6 @@ class Browser:
         self.wait_for(f"document.readyState === 'complete' && location.href === {json.dumps(url)}")
 
     def evaluate(self, expression):
-        """Returns the value of a JavaScript expression."""
         answer = self._call("Runtime.evaluate", expression=expression, returnByValue=True,
                             awaitPromise=True)
         if "exceptionDetails" in answer:

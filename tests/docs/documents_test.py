@@ -17,6 +17,7 @@ import components  # noqa: E402
 import declarations  # noqa: E402
 import ratio_plot  # noqa: E402
 import reference  # noqa: E402
+import results  # noqa: E402
 import speed  # noqa: E402
 
 HEADER = """\
@@ -164,6 +165,13 @@ class Pictures(unittest.TestCase):
                  element.tag.endswith("text")]
         for text in ("batch 32, a < b", "0.2x", "1x", "5x", "0.9x"):
             self.assertIn(text, texts)
+
+    def test_and_tables_of_benchmarks_show_the_kept_results(self):
+        page = results.PAGE.read_text()
+        self.assertEqual(page, results.page_of(page), "run bench/results.py tables")
+        for name in results.PLOTS:
+            picture = (ROOT / f"docs/images/{name}.svg").read_text()
+            self.assertEqual(picture, results.plot_of(name), "run bench/results.py tables")
 
     def test_complain_about_a_ratio_that_is_gone(self):
         with self.assertRaisesRegex(LookupError, "benchmarks.md"):

@@ -10,6 +10,7 @@
 
 #include "lockstep/comm/engine/plugin.h"
 #include "tests/engines/serial.h"
+#include "tests/rigs/engine_call.h"
 
 namespace lockstep::test {
 namespace {
@@ -93,14 +94,17 @@ class Checks {
     throw std::runtime_error(call + ": element " + std::to_string(at / element()) + " is wrong");
   }
 
-  void done(int result, const std::string& call) { expect_success(result, call.c_str(), error_); }
+  void done(Operation operation, const EngineCall& given, const std::string& call) {
+    expect_success(run(communicator_.engine(), communicator_.handle(), operation, given, &error_),
+                   call, error_);
+  }
 
   void broadcast(std::size_t count) {
     const std::string call = what("broadcast", count);
     const int root = static_cast<int>(count) % size();
     Bytes data = elements(dtype_, count, rank());
     const lockstep_buffer all = buffer(data, 0, count);
-    done(communicator_.engine().broadcast(communicator_.handle(), &all, root, &error_), call);
+    done(Operation::broadcast, {.output = all, .root = root}, call);
     compare(call, data.data(), elements(dtype_, count, root));
   }
 
@@ -115,8 +119,7 @@ class Checks {
     const lockstep_buffer input =
         in_place ? buffer(all, offset, counts[rank()]) : buffer(own, 0, counts[rank()]);
     const lockstep_buffer output = buffer(all, 0, total(counts));
-    done(communicator_.engine().all_gather(communicator_.handle(), &input, &output, counts.data(),
-                                           &error_),
+    done(Operation::all_gather, {.input = input, .output = output, .receive_counts = counts.data()},
          call);
     compare(call, all.data(), expected);
   }
@@ -143,8 +146,11 @@ class Checks {
     Bytes received(expected.size(), std::byte{0x5a});
     const lockstep_buffer from = buffer(input, 0, total(send_counts));
     const lockstep_buffer to = buffer(received, 0, total(receive_counts));
-    done(communicator_.engine().all_to_all(communicator_.handle(), &from, &to, send_counts.data(),
-                                           receive_counts.data(), &error_),
+    done(Operation::all_to_all,
+         {.input = from,
+          .output = to,
+          .send_counts = send_counts.data(),
+          .receive_counts = receive_counts.data()},
          call);
     compare(call, received.data(), expected);
   }
@@ -153,9 +159,7 @@ class Checks {
     const std::string call = what("all_reduce " + std::to_string(static_cast<int>(op)), count);
     Bytes data = elements(dtype_, count, rank());
     const lockstep_buffer all = buffer(data, 0, count);
-    done(communicator_.engine().all_reduce(communicator_.handle(), &all,
-                                           static_cast<std::uint8_t>(op), &error_),
-         call);
+    done(Operation::all_reduce, {.output = all, .reduce_op = static_cast<std::uint8_t>(op)}, call);
     compare(call, data.data(), combined(dtype_, op, count, size()));
   }
 
@@ -164,9 +168,8 @@ class Checks {
     const int root = static_cast<int>(count) % size();
     Bytes data = elements(dtype_, count, rank());
     const lockstep_buffer all = buffer(data, 0, count);
-    done(communicator_.engine().reduce(communicator_.handle(), &all, root,
-                                       static_cast<std::uint8_t>(op), &error_),
-         call);
+    done(Operation::reduce,
+         {.output = all, .reduce_op = static_cast<std::uint8_t>(op), .root = root}, call);
     if (rank() == root) compare(call, data.data(), combined(dtype_, op, count, size()));
   }
 
@@ -180,8 +183,11 @@ class Checks {
     const lockstep_buffer all = buffer(input, 0, total(counts));
     const lockstep_buffer own =
         in_place ? buffer(input, offset, counts[rank()]) : buffer(apart, 0, counts[rank()]);
-    done(communicator_.engine().reduce_scatter(communicator_.handle(), &all, &own, counts.data(),
-                                               static_cast<std::uint8_t>(op), &error_),
+    done(Operation::reduce_scatter,
+         {.input = all,
+          .output = own,
+          .reduce_op = static_cast<std::uint8_t>(op),
+          .send_counts = counts.data()},
          call);
     const Bytes whole = combined(dtype_, op, total(counts), size());
     compare(call, static_cast<const std::byte*>(own.data),

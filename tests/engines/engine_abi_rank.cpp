@@ -18,6 +18,7 @@
 #include "lockstep/base/error.h"
 #include "lockstep/comm/core/buffer.h"
 #include "tests/engines/engine_checks.h"
+#include "tests/rigs/engine_call.h"
 
 namespace {
 
@@ -60,8 +61,8 @@ void deserted(const lockstep_engine& engine) {
   data.count = 1;
   data.dtype = static_cast<std::uint8_t>(lockstep::DType::float32);
   lockstep_engine_error error{};
-  engine.all_reduce(all.handle(), &data, static_cast<std::uint8_t>(lockstep::ReduceOp::sum),
-                    &error);
+  lockstep::test::run(engine, all.handle(), lockstep::Operation::all_reduce, {.output = data},
+                      &error);
 }
 
 void run(const std::vector<std::string_view>& words) {

@@ -21,7 +21,8 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from ports import free_port, listening_ports  # noqa: E402
-from processes import descendants, kill_all, ranks_of  # noqa: E402
+from processes import descendants, is_running, kill_all, ranks_of  # noqa: E402
+from sample_logs import SampleLog  # noqa: E402
 from small_datasets import write_fashion_mnist  # noqa: E402
 
 PROGRAMS = None  # The programs named on the command line.
@@ -68,6 +69,8 @@ class Elastic(unittest.TestCase):
         self.checkpoints = self.folder / "checkpoints"
         write_fashion_mnist(self.data)
         self.endpoint = f"127.0.0.1:{free_port()}"
+        self.samples = SampleLog(self.folder / "samples")
+        self.addCleanup(self.samples.close)
         self.jobs = []
         self.addCleanup(lambda: [job.end() for job in self.jobs])
 
@@ -80,6 +83,10 @@ class Elastic(unittest.TestCase):
         job = self.start(("-n", ranks), program, *arguments)
         self.assertEqual(job.wait(), 0, job.output())
         return hash_in(job.output())
+
+    def held(self):
+        """Options of a training that does not end before release(): it waits for this test."""
+        return ("--log-samples", self.samples.path)
 
     def kept(self, every=5):
         return ("--checkpoint", self.checkpoints, "--checkpoint-every", every, "--keep", 3,
@@ -99,7 +106,17 @@ class Elastic(unittest.TestCase):
 
     def after_another_checkpoint(self):
         before = self.newest()
-        self.until(lambda: self.newest() > before, "another checkpoint")
+
+        def has_come():
+            self.samples.read()
+            return self.newest() > before
+
+        self.until(has_come, "another checkpoint")
+
+    def kill_rank(self, pid):
+        """Afterwards, the rank completes no checkpoint."""
+        os.kill(pid, signal.SIGKILL)
+        self.until(lambda: not is_running(pid), f"the end of process {pid}")
 
     def ends_well(self, job, expected_hash):
         self.assertEqual(job.wait(), 0, job.output())
@@ -109,16 +126,17 @@ class Elastic(unittest.TestCase):
         training = ("--steps", 100, "--batch-size", 16)
         whole = self.undisturbed(2, PROGRAMS.fashion_mnist, *training)
         job = self.start(("-n", 2, "--max-restarts", 3), PROGRAMS.fashion_mnist, *training,
-                         *self.kept())
+                         *self.kept(), *self.held())
         for _ in range(3):
             self.after_another_checkpoint()
             time.sleep(random.uniform(0, 0.1))
             ranks = ranks_of(job.process.pid)
             if len(ranks) == 2:
-                os.kill(random.choice(ranks), signal.SIGKILL)
+                self.kill_rank(random.choice(ranks))
+        self.samples.release()
         self.ends_well(job, whole)
         self.assertIn("attempt 1: 2 ranks on 1 host, restart 1 of 3", job.output())
-        self.assertIn("lockstep run: lockstep-fail job=", job.output())
+        self.assertIn("lockstep run: caused by rank ", job.output())
         self.assertIn("resumed after step", job.output())
 
     def test_when_no_restart_is_left_the_job_ends_as_the_rank_did(self):
@@ -126,7 +144,7 @@ class Elastic(unittest.TestCase):
                          *self.kept())
         for _ in range(2):
             self.after_another_checkpoint()
-            os.kill(ranks_of(job.process.pid)[0], signal.SIGKILL)
+            self.kill_rank(ranks_of(job.process.pid)[0])
         self.assertEqual(job.wait(), 128 + signal.SIGKILL, job.output())
         self.assertIn("was killed by signal 9 (SIGKILL)", job.output())
 
@@ -142,10 +160,13 @@ class Elastic(unittest.TestCase):
     def test_a_host_that_is_lost_and_comes_back_costs_a_restart_and_no_bit(self):
         training = ("--steps", 60, "--batch-size", 16)
         whole = self.undisturbed(2, PROGRAMS.fashion_mnist, *training)
-        hosts, first, second = self.two_hosts(2, PROGRAMS.fashion_mnist, *training, *self.kept())
+        hosts, first, second = self.two_hosts(2, PROGRAMS.fashion_mnist, *training, *self.kept(),
+                                              *self.held())
         self.after_another_checkpoint()
         kill_all(second.process.pid)
-        replacement = self.start(hosts, PROGRAMS.fashion_mnist, *training, *self.kept())
+        self.samples.release()
+        replacement = self.start(hosts, PROGRAMS.fashion_mnist, *training, *self.kept(),
+                                 *self.held())
         self.ends_well(first, whole)
         self.assertEqual(replacement.wait(), 0, replacement.output())
         self.assertIn("attempt 1", first.output())
@@ -153,10 +174,12 @@ class Elastic(unittest.TestCase):
     def test_an_elastic_job_goes_on_on_the_hosts_that_are_left_with_the_same_bits(self):
         training = ("--steps", 60)
         whole = self.undisturbed(2, PROGRAMS.deterministic, *training)
-        _, first, second = self.two_hosts("1:2", PROGRAMS.deterministic, *training, *self.kept())
+        _, first, second = self.two_hosts("1:2", PROGRAMS.deterministic, *training, *self.kept(),
+                                          *self.held())
         self.until(lambda: len(ranks_of(second.process.pid)) == 1, "a job of two hosts")
         self.after_another_checkpoint()
         kill_all(second.process.pid)
+        self.samples.release()
         self.ends_well(first, whole)
         self.assertRegex(first.output(), r"was lost; attempt \d: 1 rank on 1 host")
 
@@ -177,11 +200,13 @@ class Elastic(unittest.TestCase):
         for tell in (lambda job: job.process.send_signal(signal.SIGTERM),
                      lambda job: job.process.send_signal(signal.SIGUSR1),
                      lambda job: os.kill(ranks_of(job.process.pid)[1], signal.SIGUSR1)):
+            self.samples.hold()
             job = self.start(("-n", 2, "--max-restarts", 3), PROGRAMS.fashion_mnist, *training,
-                             *kept)
+                             *kept, *self.held())
             self.after_another_checkpoint()
             time.sleep(random.uniform(0, 0.05))
             tell(job)
+            self.samples.release()
             self.assertEqual(job.wait(), PREEMPTED, job.output())
             self.assertNotIn("attempt 1", job.output())
         job = self.start(("-n", 2), PROGRAMS.fashion_mnist, *training, *kept)

@@ -19,6 +19,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from processes import kill_all  # noqa: E402
+from sample_logs import SampleLog  # noqa: E402
 from small_datasets import write_cifar10, write_fashion_mnist, write_image_folder  # noqa: E402
 
 PROGRAMS = None  # The programs named on the command line.
@@ -252,8 +253,10 @@ class Examples(unittest.TestCase):
 
     def kill_in_the_midst(self, ranks, program, folder, *options):
         """Sends SIGKILL to the launcher and its ranks at a random moment after the first
-        checkpoint."""
-        command = [PROGRAMS.lockstep, "run", "-n", ranks, program, "--data", self.data, *options]
+        checkpoint. They do not end before, as nobody reads the log of their samples."""
+        samples = SampleLog(folder.with_name(f"{folder.name}-samples"))
+        command = [PROGRAMS.lockstep, "run", "-n", ranks, program, "--data", self.data, *options,
+                   "--log-samples", samples.path]
         job = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                env=os.environ | {"OMP_NUM_THREADS": "1"})
@@ -264,6 +267,7 @@ class Examples(unittest.TestCase):
         time.sleep(random.uniform(0, 0.3))
         kill_all(job.pid)
         job.wait()
+        samples.close()
 
     def test_each_sample_of_an_epoch_is_trained_on_once_on_four_then_two_then_three_ranks(self):
         write_fashion_mnist(self.data)
@@ -546,9 +550,32 @@ class Examples(unittest.TestCase):
             self.refuses(PROGRAMS.gpt, option, value, code=64, text=option)
         self.refuses(PROGRAMS.gpt, "--heads", 3, code=64, text="--width 128 is no multiple of 3")
 
+    def test_a_trained_gpt_generates_the_same_text_on_every_number_of_ranks(self):
+        text = self.folder / "text"
+        text.write_text("to be, or not to be, that is the question. " * 50)
+        shape = ("--width", 32, "--length", 40)
+        done = run(2, PROGRAMS.gpt, *shape, "--tp", 2, "--text", text, "--batch", 8, "--steps", 60,
+                   "--sample", 0, "--checkpoint", self.folder / "gpt")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        texts = set()
+        for ranks in (1, 2):
+            done = run(ranks, PROGRAMS.generate, *shape, "--weights", self.folder / "gpt",
+                       "--prompt", "to be, or", "--tokens", 30)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertRegex(done.stderr, r"ms a token: .*forward \d+ %")
+            texts.add(done.stdout)
+        self.assertEqual(len(texts), 1, texts)
+        self.assertIn("[0] to be, or", texts.pop())
+        done = run(2, PROGRAMS.generate)
+        self.assertIn("[0] You may", done.stdout)
+        for option, value, message in (("--tokens", 0, "--tokens"), ("--heads", 1, "--heads"),
+                                       ("--tokens", 60, "--length is 64"),
+                                       ("--prompt", "", "--prompt is empty")):
+            self.refuses(PROGRAMS.generate, option, value, code=64, text=message)
+
     def test_help_has_an_example(self):
         for program in (PROGRAMS.fashion_mnist, PROGRAMS.cifar10, PROGRAMS.deterministic,
-                        PROGRAMS.gpt, PROGRAMS.large_batch, PROGRAMS.pruning,
+                        PROGRAMS.gpt, PROGRAMS.generate, PROGRAMS.large_batch, PROGRAMS.pruning,
                         PROGRAMS.distillation):
             done = subprocess.run([program, "--help"],
                                   text=True,
@@ -566,8 +593,8 @@ class Examples(unittest.TestCase):
 def main():
     global PROGRAMS
     parser = argparse.ArgumentParser(description=__doc__)
-    for program in ("lockstep", "fashion-mnist", "cifar10", "deterministic", "gpt", "imagenet",
-                    "large-batch", "pruning", "distillation"):
+    for program in ("lockstep", "fashion-mnist", "cifar10", "deterministic", "gpt", "generate",
+                    "imagenet", "large-batch", "pruning", "distillation"):
         parser.add_argument(f"--{program}", type=pathlib.Path, required=True)
     PROGRAMS, rest = parser.parse_known_args()
     unittest.main(argv=[sys.argv[0], *rest])

@@ -2,7 +2,7 @@
 // predicted, and the predicted fastest layout is fast.
 
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/plan/plan.h"
+#include "lockstep/toolkit/plan/plan.h"
 
 #include <gtest/gtest.h>
 #include <torch/types.h>
@@ -24,9 +24,9 @@
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
-#include "lockstep/parallel/plan/allocation_log.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/registered_pool.h"
+#include "lockstep/toolkit/plan/allocation_log.h"
 #include "tests/ranks.h"
 #include "tools/plan/layouts.h"
 
@@ -147,7 +147,7 @@ class Training {
       cross_entropy(logits.flatten(0, 1), batch_.slice(1, 1).flatten(), mesh_["tp"]).backward();
     };
     registered_ = [this, parallel, model] {
-      return bytes_of(parallel->gradient_memory()) +
+      return bytes_of(parallel->stats().gradient_memory) +
              (layout_.fsdp ? bytes_of(model->parameters()) : 0);
     };
   }
@@ -181,7 +181,7 @@ class Training {
                       });
     };
     registered_ = [this] {
-      return bytes_of(pipeline_->data_parallel()->gradient_memory()) +
+      return bytes_of(pipeline_->data_parallel()->stats().gradient_memory) +
              static_cast<double>(pipeline_->message_bytes()) +
              (layout_.fsdp ? bytes_of(pipeline_->parameters()) : 0);
     };
@@ -202,7 +202,7 @@ const test::Ranks train("plan test: train", [](const test::Rank& rank) {
   auto world = init_process_group();
   std::vector<double> most(2);  // Bytes and seconds, over all ranks.
   {
-    parallel::AllocationLog log;
+    plan::AllocationLog log;
     Training training(layout_in(std::getenv("TRAINED")), world);
     const double registered = training.train();
     most = {log.peak() + registered, training.seconds()};
@@ -269,9 +269,11 @@ TEST(Plan, MemoryOfFourRanksIsAsPredicted) {
                        {.pp = 4, .microbatches = 8}});
 }
 
-// Other programs may run concurrently, so the factor is loose; ./dev bench plan has figures.
+// Other programs may run concurrently, so the factor is loose; ./dev bench plan has figures. The
+// first choice is also measured last, as they may have run only at the beginning.
 TEST(Plan, TheFirstChoiceIsAmongTheFastest) {
   const auto all = layouts_of(2);
+  const PredictedLayout* choice = nullptr;
   double first = 0, fastest = 1e9;
   std::vector<int> seen;
   for (const PredictedLayout& each : all) {
@@ -282,10 +284,15 @@ TEST(Plan, TheFirstChoiceIsAmongTheFastest) {
     const double seconds = trained(each, 2).seconds;
     std::printf("%s: predicted %.1f ms, measured %.1f ms\n", text_of(each).c_str(), each.step * 1e3,
                 seconds * 1e3);
-    if (first == 0) first = seconds;
+    if (choice == nullptr) {
+      choice = &each;
+      first = seconds;
+    }
     fastest = std::min(fastest, seconds);
   }
   EXPECT_EQ(seen.size(), 4u);
+  ASSERT_NE(choice, nullptr);
+  first = std::min(first, trained(*choice, 2).seconds);
   EXPECT_LE(first, 2 * fastest);
 }
 

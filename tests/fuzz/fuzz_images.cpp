@@ -12,16 +12,16 @@
 #include <utility>
 #include <vector>
 
-#include "lockstep/data/images/image_reader.h"
+#include "lockstep/toolkit/datasets/images/image_reader.h"
 #include "tests/fuzz/target.h"
 #include "tests/rigs/sample_images.h"
 
 namespace lockstep::fuzz {
 namespace {
 
-using data::ImageReader;
-using data::Pixels;
-using data::Region;
+using datasets::ImageReader;
+using datasets::Pixels;
+using datasets::Region;
 
 // Larger images take long, and find nothing new.
 constexpr std::int64_t most_pixels_to_decode = 1 << 20;
@@ -29,14 +29,14 @@ constexpr std::int64_t most_pixels_to_decode = 1 << 20;
 template <class Choose>
 std::optional<Pixels> decode(std::span<const std::uint8_t> file, Choose choose) {
   try {
-    const auto reader = data::read_image(file);
+    const auto reader = datasets::read_image(file);
     const ImageSize& size = reader->size();
     expect(size.height > 0 && size.width > 0);
     if (size.height * size.width > most_pixels_to_decode) return std::nullopt;
     Pixels pixels;
     reader->read(choose(size), pixels);
     return pixels;
-  } catch (const data::BadImage&) {
+  } catch (const datasets::BadImage&) {
     return std::nullopt;
   }
 }
@@ -47,9 +47,9 @@ Region region(const ImageSize& size, std::uint8_t left, std::uint8_t top) {
   return part;
 }
 
-void expect_same(const data::PixelView& a, const data::PixelView& b) {
+void expect_same(const datasets::PixelView& a, const datasets::PixelView& b) {
   for (std::int64_t y = 0; y < a.size.height; ++y)
-    expect(std::equal(a.row(y), a.row(y) + a.size.width * data::channels, b.row(y)));
+    expect(std::equal(a.row(y), a.row(y) + a.size.width * datasets::channels, b.row(y)));
 }
 
 }  // namespace

@@ -75,6 +75,8 @@ Words words_of(const tools::RunCommandLine& line) {
                  std::to_string(options.max_restarts),
                  "--max-restart-delay",
                  seconds(options.max_restart_delay),
+                 "--on-failure",
+                 options.on_failure == OnFailure::end_all ? "end" : "continue",
                  "--bind",
                  bindings[static_cast<int>(options.bind)],
                  "--log-format",

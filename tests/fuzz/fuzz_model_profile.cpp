@@ -10,7 +10,7 @@
 #include <span>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/plan/model_profile.h"
+#include "lockstep/toolkit/plan/model_profile.h"
 #include "tests/fuzz/target.h"
 #include "tools/plan/layouts.h"
 

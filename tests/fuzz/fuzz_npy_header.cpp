@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/arrays/npy_header.h"
-#include "lockstep/data/arrays/npz_file.h"
+#include "lockstep/toolkit/datasets/arrays/npy_header.h"
+#include "lockstep/toolkit/datasets/arrays/npz_file.h"
 #include "tests/fuzz/target.h"
 
 namespace lockstep::fuzz {
@@ -30,14 +30,14 @@ std::string example_npz() {
 }
 
 void read_npz(std::span<const std::byte> bytes) {
-  for (const std::string& name : data::names_in_npz("x.npz", bytes)) {
+  for (const std::string& name : datasets::names_in_npz("x.npz", bytes)) {
     std::vector<std::byte> memory;
     const auto allocate = [&](std::uint64_t size) {
       if (size > 1 << 20) throw Error(Fault::corrupt, "more than an input has");
       memory.resize(size);
       return std::span(memory);
     };
-    const auto array = data::array_in_npz("x.npz", bytes, name, allocate);
+    const auto array = datasets::array_in_npz("x.npz", bytes, name, allocate);
     const bool is_mapped =
         array.data() >= bytes.data() && array.data() + array.size() <= bytes.data() + bytes.size();
     expect(is_mapped || array.data() == memory.data());
@@ -76,7 +76,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       fuzz::read_npz(std::as_bytes(std::span(file)));
       return 0;
     }
-    const data::NpyHeader header = data::parse_npy_header("x.npy", std::as_bytes(std::span(file)));
+    const datasets::NpyHeader header =
+        datasets::parse_npy_header("x.npy", std::as_bytes(std::span(file)));
     fuzz::expect(header.begin + header.values * header.width == file.size());
     std::uint64_t product = 1;
     for (const std::int64_t dimension : header.shape)

@@ -13,16 +13,16 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/hash.h"
-#include "lockstep/data/shards/shard_index.h"
-#include "lockstep/data/shards/shard_names.h"
-#include "lockstep/data/shards/tar_members.h"
-#include "lockstep/data/shards/write_tar.h"
+#include "lockstep/toolkit/datasets/shards/shard_index.h"
+#include "lockstep/toolkit/datasets/shards/shard_names.h"
+#include "lockstep/toolkit/datasets/shards/tar_members.h"
+#include "lockstep/toolkit/datasets/shards/write_tar.h"
 #include "tests/fuzz/target.h"
 
 namespace lockstep::fuzz {
 namespace {
 
-using namespace data;
+using namespace datasets;
 
 void seal_headers(std::string& tar) {
   for (std::size_t at = 0; at + tar_block <= tar.size(); at += tar_block) {

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/file_format.h"
-#include "lockstep/data/tokens/token_format.h"
+#include "lockstep/toolkit/datasets/tokens/token_format.h"
 #include "tests/fuzz/target.h"
 
 namespace lockstep::fuzz {
@@ -43,8 +43,8 @@ std::string fairseq() {
 }
 
 void read_index(std::span<const std::byte> bytes, std::uint64_t bin_size) {
-  const data::MegatronIndex index("x.idx", bytes, bin_size);
-  expect(index.tokens().count * data::bytes_of(index.tokens().type) == bin_size);
+  const datasets::MegatronIndex index("x.idx", bytes, bin_size);
+  expect(index.tokens().count * datasets::bytes_of(index.tokens().type) == bin_size);
   std::uint64_t least = 0;
   for (std::uint64_t i = 0; i <= index.documents(); ++i) {
     expect(index.begin_of_document(i) >= least);
@@ -78,8 +78,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       fuzz::expect(!format->name.empty());
     }
     if (data[0] % 2 == 1) return 0;
-    if (const auto range = data::parse_llm_c("x.bin", bytes)) {
-      fuzz::expect(range->begin + range->count * data::bytes_of(range->type) == bytes.size());
+    if (const auto range = datasets::parse_llm_c("x.bin", bytes)) {
+      fuzz::expect(range->begin + range->count * datasets::bytes_of(range->type) == bytes.size());
     }
   } catch (const Error& error) {
     fuzz::expect(error.fault() == Fault::corrupt || error.fault() == Fault::unsupported);

@@ -23,8 +23,9 @@ from run_tests import run_tests
 # Exit codes of rank_of_hosts.h.
 MISUSE, MISMATCH, TIMEOUT, PEER_LOST, ABORTED, CORRUPT = 10, 11, 13, 14, 15, 16
 PREEMPTED = 75
-NAMED_WITHIN = 1  # Seconds within which every surviving rank names a killed rank.
-UNREACHED_WITHIN = 6  # Seconds within which ranks report a host without a link.
+# Limits in seconds, with some for ranks that a busy machine lets stand still.
+NAMED_WITHIN = 4  # For every surviving rank to name a killed rank: less than for a silent host.
+UNREACHED_WITHIN = 9  # For ranks to report a host without a link: 5, and several for the machine.
 
 
 def has_engine(name):
@@ -34,7 +35,7 @@ def has_engine(name):
 @unittest.skipIf(network_hosts.why_not(), network_hosts.why_not())
 class AcrossHosts(unittest.TestCase):
     count, networks, families = 3, 1, (4, 6)
-    options = None  # The options of the command line.
+    options = None
 
     @classmethod
     def setUpClass(cls):

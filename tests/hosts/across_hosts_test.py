@@ -177,7 +177,7 @@ class Protection(AcrossHosts):
         job.by_variables((1, 1, 1), ranks=(0, 1))
         for wrong in ({"LOCKSTEP_JOB_TOKEN_FILE": job.token("other")},
                       {"LOCKSTEP_JOB_ID": "wrong"}):
-            impostor = self.job("--timeout", 5, **{"LOCKSTEP_JOB_ID": "right", **wrong})
+            impostor = self.job("--timeout", 30, **{"LOCKSTEP_JOB_ID": "right", **wrong})
             impostor.by_variables((1, 1, 1), ranks=(2,), port=job.port)
             self.assertEqual(impostor.wait(), [MISUSE], impostor.said())
             self.assertIn("the store refused this rank", impostor.said())
@@ -241,7 +241,7 @@ class Harm(AcrossHosts):
 
     def test_a_killed_rank_is_named_under_lockstep_run(self):
         self.need("gloo")
-        job = self.job()
+        job = self.job("--ignore-sigterm")  # The launcher sends it 0.5 s after the failure.
         job.by_lockstep_run((2, 2), until_told=True)
         job.until("stepping", 4)
         start = time.monotonic()
@@ -373,7 +373,7 @@ class UnderSlurm(AcrossHosts):
         self.need("gloo")
         job = self.job("--until-preempted")
         # SLURM checks times now and then: within 60 s after the signal is due.
-        job.by_srun(self.cluster, (1, 1), "--time=2", "--signal=USR1@119")
+        job.by_srun(self.cluster, (1, 1), "--time=2", "--signal=USR1@115")
         said = job.until("preempted", 2, patience=90)
         self.assertEqual(len({event["step"] for event in said}), 1, job.said())
         self.assertEqual(job.wait(), [PREEMPTED], job.said())

@@ -67,8 +67,7 @@ class OverAHarmedWire(AcrossHosts):
         self.cut_it(2)
 
     def flip_until_it_shows(self, job, position):
-        """Flips bits until a rank detects it: the receiver may already have a packet that TCP
-        resends."""
+        """Flips bits until a rank detects it."""
         for _ in range(5):
             self.wire.do("flip", "line", position)
             patience = time.monotonic() + 5  # Longer than the job's own.
@@ -84,7 +83,7 @@ class OverAHarmedWire(AcrossHosts):
                  "dtype": 50}
         for part, position in parts.items():
             with self.subTest(part=part):
-                job = self.at_its_steps("--timeout", 2, counts=(1, 1))
+                job = self.at_its_steps("--step-timeout", 2, counts=(1, 1))
                 self.flip_until_it_shows(job, position)
                 codes = job.wait()
                 ends = {MISMATCH, TIMEOUT, PEER_LOST, CORRUPT}

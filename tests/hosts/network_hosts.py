@@ -123,7 +123,8 @@ class Host:
         # A terminal stops background processes that read from it, and `timeout` runs tests in the
         # background.
         env = dict(os.environ if env is None else env, LOCKSTEP_TEST_HOSTS=self._hosts.prefix)
-        return subprocess.Popen(self.command(words), env=env, stdin=stdin, **options)
+        return self._hosts.keep(
+            subprocess.Popen(self.command(words), env=env, stdin=stdin, **options))
 
     def run(self, words, timeout=60, check=True, **options):
         """Returns the CompletedProcess, with its output as text."""
@@ -179,6 +180,12 @@ class Hosts:
         self.switch = self.namespace("switch")
         self._hosts = [Host(self, number + 1) for number in range(count)]
         self._handlers = {}
+        self._started = []
+
+    def keep(self, process):
+        """Returns a process that ends with these hosts. It may not have entered its namespace."""
+        self._started = [one for one in self._started if one.poll() is None] + [process]
+        return process
 
     def namespace(self, name):
         return self.prefix + name
@@ -202,6 +209,9 @@ class Hosts:
         return self
 
     def __exit__(self, *_):
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
         for namespace in _namespaces():
             if namespace.startswith(self.prefix):
                 _remove(namespace)

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/hosts/rank_of_hosts.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <limits>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
@@ -31,6 +33,7 @@ struct Settings {
   std::uint64_t steps = 10;
   std::string until = {};  // A file, or empty.
   bool until_preempted = false;
+  std::optional<std::chrono::milliseconds> step_timeout = {};  // From step steps_under_way on.
 };
 
 struct Progress {
@@ -54,6 +57,10 @@ Settings read_settings(int argc, char** argv, InitOptions& options) {
       settings.until_preempted = true;
       continue;
     }
+    if (option == "--ignore-sigterm") {
+      ::signal(SIGTERM, SIG_IGN);
+      continue;
+    }
     if (++i == argc) throw std::invalid_argument(std::string(option) + " needs a value");
     if (option == "--steps")
       settings.steps = std::stoull(argv[i]);
@@ -61,6 +68,8 @@ Settings read_settings(int argc, char** argv, InitOptions& options) {
       settings.until = argv[i];
     else if (option == "--timeout")
       options.timeout = std::chrono::seconds(std::stoi(argv[i]));
+    else if (option == "--step-timeout")
+      settings.step_timeout = std::chrono::seconds(std::stoi(argv[i]));
     else
       throw std::invalid_argument("unknown: " + std::string(option));
   }
@@ -71,10 +80,10 @@ Settings read_settings(int argc, char** argv, InitOptions& options) {
 
 // Returns whether all ranks continue. The first element requests the end, the others are 1 on each
 // rank.
-bool reduce_once(const ProcessGroup& world, bool is_last) {
+bool reduce_once(const ProcessGroup& world, bool is_last, const CallOptions& options) {
   std::vector<float> values(1000, 1.0F);
   values[0] = is_last ? 1.0F : 0.0F;
-  world.all_reduce(buffer_of(values));
+  world.all_reduce(buffer_of(values), ReduceOp::sum, options);
   const auto wanted = static_cast<float>(world.size());
   const auto is_right = [&](float value) { return value == wanted; };
   if (!std::all_of(values.begin() + 1, values.end(), is_right))
@@ -85,8 +94,10 @@ bool reduce_once(const ProcessGroup& world, bool is_last) {
 int take_steps(const ProcessGroup& world, const Settings& settings, Progress& progress) {
   bool goes_on = true;
   while (goes_on && progress.steps < settings.steps) {
-    goes_on =
-        reduce_once(world, !settings.until.empty() && std::filesystem::exists(settings.until));
+    CallOptions options;
+    if (progress.steps >= steps_under_way) options.timeout = settings.step_timeout;
+    const bool is_last = !settings.until.empty() && std::filesystem::exists(settings.until);
+    goes_on = reduce_once(world, is_last, options);
     ++progress.steps;
     progress.last = Clock::now();
     if (progress.steps == steps_under_way) say(progress, "stepped");

@@ -20,8 +20,10 @@
 
 namespace lockstep::test {
 
-// Runs rank_of_hosts [--steps N | --until FILE | --until-preempted] [--timeout SECONDS]. It makes N
-// steps (10), or continues until FILE exists or until a preemption. Exit codes: that of a
+// Runs rank_of_hosts [--steps N | --until FILE | --until-preempted] [--timeout SECONDS]
+// [--step-timeout SECONDS] [--ignore-sigterm]. It makes N steps (10), or continues until FILE
+// exists or until a preemption. --step-timeout is that of steps after "stepped". With
+// --ignore-sigterm, a rank that gets an Error late still reports it. Exit codes: that of a
 // preemption, 10 + the Fault of an Error, 1 for another exception, 2 for a wrong result, otherwise
 // 0.
 int rank_of_hosts(int argc, char** argv, InitOptions options = {});

@@ -95,7 +95,8 @@ class SlurmTest(unittest.TestCase):
 
     def test_a_signal_of_scancel_reaches_each_task(self):
         with self.waiting_tasks() as step:
-            jobs = self.slurm.run(["squeue", "-h", "-o", "%A"]).stdout.split()
+            # Jobs of earlier tests may still be completing.
+            jobs = self.slurm.run(["squeue", "-h", "-t", "RUNNING", "-o", "%A"]).stdout.split()
             self.assertEqual(len(jobs), 1)
             self.slurm.run(["scancel", "--signal=USR1", f"{jobs[0]}.0"])
             self.assert_signalled(step)

@@ -11,8 +11,8 @@ other. Prints "ready", then reads commands, one a line, and answers "ok" to each
     cut [NUMBER]            nothing arrives any more, or nothing that end NUMBER (1 or 2) sends;
                             no end is notified
     flip WHOSE POSITION     one bit of the byte POSITION, from 0, of the next payload that is long
-                            enough, with a checksum that fits: of our connections (WHOSE is "line"),
-                            or of any other TCP connection ("other")
+                            enough and not resent, with a checksum that fits: of our connections
+                            (WHOSE is "line"), or of any other TCP connection ("other")
     failed                  prints after "ok" how many packets it could not write, which are lost
 
 The kernel's own qdisc netem would do some of that, but is not in every kernel, and flips bits
@@ -66,6 +66,9 @@ class Segment:
         self.payload = self.begin + 4 * (packet[self.begin + 12] >> 4)
         ports = struct.unpack_from("!HH", packet, self.begin)
         self.connection = frozenset(zip((packet[12:16], packet[16:20]), ports))
+        self.way = (packet[12:20], ports)  # The connection in one direction.
+        self.sequence = struct.unpack_from("!I", packet, self.begin + 4)[0]
+        self.end = self.sequence + len(packet) - self.payload
         self.is_first = bool(packet[self.begin + 13] & 2)  # SYN.
 
     @staticmethod
@@ -99,6 +102,7 @@ class Harm:
         self._cut = set()
         self._flip = None  # WHOSE and POSITION.
         self._lines = set()  # Lockstep's connections.
+        self._ends = {}  # By way: the sequence number after all data that has passed.
 
     def obey(self, words):
         if words[0] == "delay":
@@ -122,12 +126,22 @@ class Harm:
         segment = Segment(packet)
         if segment.is_first:
             self._lines.discard(segment.connection)
+            self._ends.pop(segment.way, None)
         elif segment.says().startswith(GREETING):
             self._lines.add(segment.connection)
-        return segment.flip(self._take_flip()) if self._is_to_flip(segment) else packet
+        is_new = self._passes_first(segment)
+        return segment.flip(self._take_flip()) if self._is_to_flip(segment, is_new) else packet
 
-    def _is_to_flip(self, segment):
-        if self._flip is None or len(segment.says()) <= self._flip[1]:
+    def _passes_first(self, segment):
+        """Returns whether none of its data has passed before. Sequence numbers wrap."""
+        end = self._ends.get(segment.way, segment.sequence)
+        if (segment.end - end) % (1 << 32) < 1 << 31:
+            self._ends[segment.way] = segment.end
+        return (segment.sequence - end) % (1 << 32) < 1 << 31
+
+    def _is_to_flip(self, segment, is_new):
+        # The receiver may have what TCP resends, and would then not see the flipped bit.
+        if self._flip is None or not is_new or len(segment.says()) <= self._flip[1]:
             return False
         return (self._flip[0] == "line") == (segment.connection in self._lines)
 

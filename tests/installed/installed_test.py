@@ -25,29 +25,9 @@ import sys
 HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
+from commands import run  # noqa: E402
 from small_datasets import write_fashion_mnist, write_image_folder  # noqa: E402
-
-
-def environment(**added):
-    """Removes our variables: an installed program finds its libraries without them."""
-    hidden = ("LD_LIBRARY_PATH", "CMAKE_PREFIX_PATH", "Torch_DIR", "Lockstep_DIR")
-    return {k: v for k, v in os.environ.items() if k not in hidden} | added
-
-
-def run(*command, fails=False, folder=None, **added):
-    """Runs a command, which must succeed or, if asked, fail; returns its output."""
-    print("+", *command, flush=True)
-    done = subprocess.run([str(word) for word in command],
-                          env=environment(**added),
-                          cwd=folder,
-                          text=True,
-                          stdin=subprocess.DEVNULL,
-                          stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT)
-    print(done.stdout, flush=True)
-    if fails == (done.returncode == 0):
-        sys.exit(f"exit code {done.returncode}")
-    return done.stdout
+from united_programs import unite  # noqa: E402
 
 
 def install(build, prefix):
@@ -85,26 +65,39 @@ def without_comment(program):
 
 
 class Copy:
-    """An installed copy, and a project that is built with it repeatedly."""
+    """An installed copy, and a project that is built with it."""
 
     def __init__(self, args, cmake, *definitions):
         self.definitions = definitions
+        self.cmake = cmake
         self.lockstep = args.scratch / "prefix" / "bin" / "lockstep"
         self.project, self.build = args.scratch / "project", args.scratch / "build"
         install(args.build, self.lockstep.parents[1])
         self.project.mkdir()
-        (self.project / "CMakeLists.txt").write_text(cmake)
         self.data = args.scratch / "data"
         write_fashion_mnist(self.data / "fashion-mnist")
 
     def compile(self, program):
         (self.project / "my_program.cpp").write_text(program)
-        self.binary = compile_program(self.project, self.lockstep.parents[1], self.build,
-                                      *self.definitions)
+        self.build_sources("my_program.cpp")
 
-    def start(self, ranks):
+    def compile_all(self, programs):
+        """Compiles programs, from names to texts, which program(name) then finds."""
+        self.build_sources(*unite(programs, self.project))
+        for name in programs:
+            (self.build / name).symlink_to("my_program")
+
+    def build_sources(self, *sources):
+        cmake = self.cmake.replace("my_program.cpp", " ".join(sources))
+        (self.project / "CMakeLists.txt").write_text(cmake)
+        compile_program(self.project, self.lockstep.parents[1], self.build, *self.definitions)
+
+    def program(self, name):
+        return self.build / name
+
+    def start(self, ranks, name="my_program"):
         """Runs the program in its own folder, where it leaves its files."""
-        return run(self.lockstep, "run", "-n", ranks, self.binary, folder=self.data,
+        return run(self.lockstep, "run", "-n", ranks, self.program(name), folder=self.data,
                    LOCKSTEP_DATA=str(self.data), OMP_NUM_THREADS="1")
 
 
@@ -141,87 +134,92 @@ def last_word(output):
     return [line for line in output.splitlines() if line.startswith("[")][-1].split()[-1]
 
 
+def guide_programs(pages, images):
+    """Returns the programs of the guide's pages, from "PAGE-NUMBER" to their text."""
+    programs = {f"{page.stem}-{number}": program
+                for page in sorted(pages.glob("*.md"))
+                for number, program in enumerate(blocks(page, "cpp"))
+                if "int main(" in program and "/comm/comm.h" not in program}
+    adapt(programs, "images-0", '"imagenet/train"', f'"{images}/train"')
+    adapt(programs, "images-0", "1ULL << 30", "1ULL << 24")
+    adapt(programs, "checkpoints-0", "++step % 200", "++step % 2")  # The data set is small.
+    return programs
+
+
+def adapt(programs, name, before, after):
+    if before not in programs[name]:
+        sys.exit(f"{name} does not have {before}")
+    programs[name] = programs[name].replace(before, after)
+
+
 def guide(args):
-    pages = args.source / "docs" / "guide"
-    # All optimizations would take a third of the time of compilation. A precompiled header would
-    # save as much, but ccache would then find nothing.
+    pages, images = args.source / "docs" / "guide", args.scratch / "images"
+    # All optimizations would take a third of the time of compilation.
     copy = Copy(args, only(blocks(args.source / "README.md", "cmake"), "README.md"),
                 "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG")
+    programs = guide_programs(pages, images)
+    copy.compile_all(programs)
+    write_image_folder(images)
+    runs = {
+        "checkpoints-0": resumes,
+        "compiled-0": lambda copy, name: compiled(args, copy, pages / "compiled.md"),
+        "data-1": lambda copy, name: same_results(copy, name, (1, 2, 3), last_word),
+        "data-parallel-3": names_shares,
+        "plan-0": plans,
+        # The output ends with the hash of the weights.
+        "shared-parameters-0": lambda copy, name: same_results(copy, name, (1, 2, 4), last_word),
+        "stragglers-0": names_straggler,
+        "torchscript-0": lambda copy, name: torchscript(args, copy, pages / "torchscript.md"),
+    }
+    for name in programs:
+        if name in runs:
+            runs.pop(name)(copy, name)
+        elif name.startswith("shards-"):
+            same_results(copy, name, (1, 2), without_progress)
+        else:
+            # The programs of model-parallel.md themselves compare their results with one process.
+            copy.start(4 if name.startswith("model-parallel-") else
+                       3 if name.startswith("data-parallel-") else 2, name)
+    if runs:
+        sys.exit(f"the guide has no programs {', '.join(runs)}")
 
-    *programs, times = blocks(pages / "data-parallel.md", "cpp")
-    for program in programs:
-        copy.compile(program)
-        copy.start(3)
-    copy.compile(times)
-    shares = copy.start(2)
+
+def same_results(copy, name, numbers, result):
+    results = {result(copy.start(ranks, name)) for ranks in numbers}
+    if len(results) != 1:
+        sys.exit(f"{name} differs between {numbers} ranks: {results}")
+
+
+def names_shares(copy, name):
+    shares = copy.start(2, name)
     if not re.search(r"data \d+ %, forward \d+ %, backward \d+ %", shares):
-        sys.exit(f"data-parallel.md's program does not say where its time goes: {shares}")
+        sys.exit(f"{name} does not say where its time goes: {shares}")
 
-    # The output ends with the hash of the weights, which is equal on any number of ranks.
-    copy.compile(only(blocks(pages / "shared-parameters.md", "cpp"), "shared-parameters.md"))
-    hashes = {last_word(copy.start(ranks)) for ranks in (1, 2, 4)}
-    if len(hashes) != 1:
-        sys.exit(f"the weights of 1, 2 and 4 ranks differ: {hashes}")
 
-    # The programs of model-parallel.md themselves compare their results with one process.
-    for program in blocks(pages / "model-parallel.md", "cpp"):
-        copy.compile(program)
-        copy.start(4)
-
-    for page in ("fully-sharded.md", "large-batches.md", "learning-rates.md", "lora.md",
-                 "pipeline.md", "precision.md", "pruning.md", "run-log.md", "slow-networks.md",
-                 "timeline.md"):
-        for program in blocks(pages / page, "cpp"):
-            copy.compile(program)
-            copy.start(2)
-
-    training, own_dataset = blocks(pages / "data.md", "cpp")
-    copy.compile(training)
-    copy.start(2)
-    copy.compile(own_dataset)
-    if len({last_word(copy.start(ranks)) for ranks in (1, 2, 3)}) != 1:
-        sys.exit("1, 2 and 3 ranks read different samples")
-
-    for program in blocks(pages / "shards.md", "cpp"):
-        copy.compile(program)
-        if len({without_progress(copy.start(ranks)) for ranks in (1, 2)}) != 1:
-            sys.exit("1 and 2 ranks read different samples")
-    write_image_folder(args.scratch / "images")
-    program = only(blocks(pages / "images.md", "cpp"), "images.md")
-    program = program.replace('"imagenet/train"', f'"{args.scratch}/images/train"')
-    copy.compile(program.replace("1ULL << 30", "1ULL << 24"))
-    copy.start(2)
-
-    copy.compile(only(blocks(pages / "stragglers.md", "cpp"), "stragglers.md"))
+def names_straggler(copy, name):
     verdict = r"others waited .* for rank 1, of which [0-9.]+ in data"
-    if not re.search(verdict, straggling := copy.start(2)):
+    if not re.search(verdict, straggling := copy.start(2, name)):
         sys.exit(f"the launcher does not name rank 1, which is late in data: {straggling}")
 
-    copy.compile(only(blocks(pages / "plan.md", "cpp"), "plan.md"))
-    copy.start(2)
-    expect("Best: ", run(copy.lockstep, "plan", "-n", 2, copy.binary, OMP_NUM_THREADS="1"))
 
-    program = only(blocks(pages / "checkpoints.md", "cpp"), "checkpoints.md")
-    copy.compile(program.replace("++step % 200", "++step % 2"))  # The data set is small.
-    if "resumed" in copy.start(2) or 'resumed "checkpoints/' not in copy.start(2):
+def plans(copy, name):
+    copy.start(2, name)
+    expect("Best: ", run(copy.lockstep, "plan", "-n", 2, copy.program(name), OMP_NUM_THREADS="1"))
+
+
+def resumes(copy, name):
+    if "resumed" in copy.start(2, name) or 'resumed "checkpoints/' not in copy.start(2, name):
         sys.exit("the second start did not go on from the first one's checkpoint")
-
-    torchscript(args, copy, pages / "torchscript.md")
-    compiled(args, copy, pages / "compiled.md")
 
 
 def torchscript(args, copy, page):
-    """Trains the page's script, which Python makes, and its function."""
-    script, function = blocks(page, "cpp")
-    copy.compile(function)
-    copy.start(2)
+    """Trains the page's script, which Python makes."""
     python = python_with_torch(args, "torchscript.md makes a script")
     if python is None:
         return
     (copy.data / "my_script.py").write_text(only(blocks(page, "python"), page))
     run(python, "my_script.py", folder=copy.data)
-    copy.compile(script)
-    copy.start(2)
+    copy.start(2, "torchscript-0")
     run(python, "-c", "import torch; torch.jit.load('trained.pt')(torch.zeros(2, 1, 28, 28))",
         folder=copy.data)
 
@@ -245,8 +243,7 @@ def compiled(args, copy, page):
     run(python, *command.split(), folder=copy.data, OMP_NUM_THREADS="1",
         TORCHINDUCTOR_CACHE_DIR=str(args.build / "tests" / "installed" / "inductor"),
         PYTHONPATH=str(copy.lockstep.parents[1] / "share" / "lockstep" / "python"))
-    copy.compile(only(blocks(page, "cpp"), page))
-    expect("accuracy ", copy.start(2))
+    expect("accuracy ", copy.start(2, "compiled-0"))
 
 
 # One sentence, and no other output.
@@ -342,6 +339,16 @@ LISTS = """#include <lockstep/checkpoint/checkpointer.h>
 int main(int, char** argv) { return lockstep::list_checkpoints(argv[1]).empty() ? 0 : 1; }
 """
 
+# It includes headers by their former paths.
+LOGS = """#include <lockstep/comm/comm.h>
+#include <lockstep/data/loader.h>
+#include <lockstep/observe/run_log/run_log.h>
+int main(int, char** argv) {
+  auto world = lockstep::init_process_group();
+  lockstep::RunLog log(world, {.json = argv[1]});
+}
+"""
+
 
 def install_and_move(build, prefix):
     """Installs a copy beside `prefix` and moves it there. No file may contain the first path."""
@@ -403,6 +410,9 @@ def moved_torch(args):
             expect(f"{library} => {torch}/lib/", libraries)
         for library in ("liblockstep.so", "liblockstep_comm.so"):
             expect(str(next(prefix.rglob(library))), libraries)
+        for library in ("liblockstep_toolkit", "libarchive", "libjpeg", "libpng", "libwebp"):
+            if library in libraries:
+                sys.exit(f"a program that links only the core loads {library}")
         run(binary, weights if program == SAVES else project)
         refuses_other_torch(args.scratch, binary, version)
 
@@ -412,6 +422,13 @@ def moved_torch(args):
                           flags_of("lockstep", prefix, f"--define-variable=torchdir={torch}"))
     expect(f"libtorch_cpu.so => {torch}/lib/", run("ldd", by_pkg_config))
     run(by_pkg_config, weights)
+
+    (project / "logs.cpp").write_text(LOGS)
+    logs, record = args.scratch / "logs", args.scratch / "run.json"
+    compile_by_pkg_config(project / "logs.cpp", logs, flags_of(
+        "lockstep-toolkit", prefix, f"--define-variable=torchdir={torch}"))
+    run(lockstep, "run", "-n", "1", logs, record)
+    expect('"ended"', record.read_text())
 
     # The copy's own program finds no LibTorch, reports this, and uses the one in its variable.
     show = (lockstep, "checkpoint", "show", weights)
@@ -464,7 +481,6 @@ endforeach()
 
 
 def cached(build, name):
-    """Returns the value of a variable in a build's cache."""
     return re.search(f"^{name}:[A-Z]+=(.*)$", (build / "CMakeCache.txt").read_text(), re.M)[1]
 
 

@@ -7,21 +7,18 @@ the headers and libraries that the packages have put into it. Skipped where no s
 """
 
 import argparse
-import os
 import pathlib
 import re
 import shutil
-import subprocess
 import sys
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE))
+sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from installed_test import compile_program, expect, refused_configuration, run  # noqa: E402
-
-SKIPPED = 77
-TOOLS = ("mmdebstrap", "dpkg-shlibdeps", "unshare")
-SOURCES = ("sources.list.d/debian.sources", "sources.list.d/ubuntu.sources", "sources.list")
+from commands import run  # noqa: E402
+from fresh_system import System, in_own_mounts  # noqa: E402
+from installed_test import (  # noqa: E402
+    compile_program, expect, refused_configuration, torch_version)
 
 PROJECT = """cmake_minimum_required(VERSION 3.23)
 project(my_program CXX)
@@ -43,49 +40,6 @@ int main(int, char** argv) {
   lockstep::destroy_process_group(world);
 }
 """
-
-
-def skip(reason):
-    print(f"skipped: {reason}", flush=True)
-    sys.exit(SKIPPED)
-
-
-class System:
-    """A folder with a fresh Debian or Ubuntu, in which commands run as if it were the whole host.
-
-    Its mounts are those of this process and vanish with it.
-    """
-
-    def __init__(self, root):
-        self.root = root
-        etc = pathlib.Path("/etc/apt")
-        sources = next(etc / name for name in SOURCES if (etc / name).exists())
-        # It is removed soon, so files need not be synced.
-        made = subprocess.run(["mmdebstrap", "--variant=apt", "--skip=cleanup/apt",
-                               "--dpkgopt=force-unsafe-io", "", root, sources],
-                              text=True, stderr=subprocess.PIPE)
-        if made.returncode != 0:
-            skip(f"mmdebstrap makes no fresh system: {made.stderr.strip().splitlines()[-1]}")
-        if (resolver := pathlib.Path("/etc/resolv.conf")).exists():
-            shutil.copy(resolver, root / "etc")
-        run("mount", "-t", "proc", "proc", root / "proc")
-        run("mount", "-t", "tmpfs", "tmpfs", root / "dev" / "shm")
-        self.show("/sys", "sys")
-
-    def show(self, folder, place):
-        """Mounts a folder of this host read-only."""
-        inside = self.root / place
-        inside.mkdir(exist_ok=True, parents=True)
-        run("mount", "--bind", folder, inside)
-        run("mount", "-o", "remount,ro,bind", inside)
-
-    def run(self, *command, fails=False):
-        return run("chroot", self.root, *command, fails=fails, DEBIAN_FRONTEND="noninteractive",
-                   PATH="/usr/sbin:/usr/bin:/sbin:/bin")
-
-    def install(self, package, *options):
-        shutil.copy(package, self.root / "tmp")
-        return self.run("apt-get", "install", "-y", *options, f"/tmp/{package.name}")
 
 
 def make_packages(args):
@@ -123,7 +77,8 @@ def with_libtorch(system, packages, args):
                              f"-DTorch_DIR={args.torch}", "-DCMAKE_BUILD_RPATH=/opt/libtorch/lib")
     shutil.copy(binary, system.root / "tmp" / "saves")
     show = ("lockstep", "checkpoint", "show", "/tmp/sum.safetensors")
-    remedy = "unpack LibTorch 2.13 to /opt/libtorch or link it there"
+    version = torch_version(system.root / "usr")
+    remedy = f"unpack LibTorch {version} to /opt/libtorch or link it there"
     expect(remedy, system.run(*show, fails=True))
     expect(remedy, system.run("lockstep", "doctor", "-n", "2", fails=True))
 
@@ -131,6 +86,15 @@ def with_libtorch(system, packages, args):
     system.run("lockstep", "doctor", "-n", "2")
     system.run("lockstep", "run", "-n", "2", "/tmp/saves", "/tmp/sum.safetensors")
     expect("float32 [3]", system.run(*show))
+
+
+def with_toolkit(system, packages, args):
+    (args.project / "CMakeLists.txt").write_text(PROJECT.replace("COMPONENTS lockstep",
+                                                                 "COMPONENTS toolkit"))
+    expect("or 'lockstep-toolkit'",
+           refused_configuration(args.project, system.root / "usr", f"-DTorch_DIR={args.torch}"))
+    system.install(packages["lockstep-toolkit"])
+    expect("--samples", system.run("lockstep", "shard", "--help"))
 
 
 def purged(system):
@@ -149,6 +113,7 @@ def test(args):
     system = System(args.scratch / "system")
     comm_alone(system, packages, args)
     with_libtorch(system, packages, args)
+    with_toolkit(system, packages, args)
     purged(system)
 
 
@@ -160,19 +125,9 @@ def main():
     parser.add_argument("--scratch", type=pathlib.Path, required=True)
     parser.add_argument("--in-own-mounts", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
-    if args.in_own_mounts:
-        test(args)
-        return
-    if os.geteuid() != 0:
-        skip("only root can make a fresh system and install into it")
-    if missing := [tool for tool in TOOLS if not shutil.which(tool)]:
-        skip(f"there is no {', '.join(missing)} (Debian's mmdebstrap, dpkg-dev, util-linux)")
-    shutil.rmtree(args.scratch, ignore_errors=True)
-    args.scratch.mkdir(parents=True)
-    code = subprocess.run(["unshare", "--mount", sys.executable, *sys.argv,
-                           "--in-own-mounts"]).returncode
-    shutil.rmtree(args.scratch / "system", ignore_errors=True)
-    sys.exit(code)
+    if not args.in_own_mounts:
+        in_own_mounts(args.scratch, {"dpkg-shlibdeps": "dpkg-dev"})
+    test(args)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,10 @@
 
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
+#include <exception>
+#include <functional>
 #include <regex>
 #include <stdexcept>
 #include <string>
@@ -16,6 +19,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/text_file.h"
+#include "lockstep/base/time.h"
 #include "lockstep/comm/group_hooks.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/job/step_times.h"
@@ -30,10 +34,13 @@ using test::Finished;
 using test::Rank;
 using test::Ranks;
 
-Finished launch(const Ranks& ranks, int world_size) {
+Finished launch(const Ranks& ranks, int world_size,
+                std::chrono::milliseconds limit = std::chrono::seconds(60)) {
   std::vector<std::string> arguments{LOCKSTEP_RUN, "-n", std::to_string(world_size)};
   for (const std::string& word : ranks.command()) arguments.push_back(word);
-  return test::run_command(arguments);
+  test::RunningCommand run(arguments);
+  const int code = run.wait(limit);
+  return {code, run.out(), run.err()};
 }
 
 // As launch(), under a limit: `limit` is arguments of a shell's ulimit.
@@ -140,11 +147,13 @@ const Ranks one_of_many("one of many", [](const Rank& rank) {
 
 // The memory of all ranks grows with the square of a rank's memory per peer.
 TEST(LaunchedGroup, HoldsHundredsOfRanksOfWhichEachKeepsLittleForItsPeers) {
-  const Finished done = launch(one_of_many, many);
+  const Finished done = launch(one_of_many, many, std::chrono::minutes(3));
   EXPECT_EQ(done.code, 0) << done.out << done.err;
 }
 
 const Ranks one_is_killed("one is killed", [](const Rank& rank) {
+  // A survivor that stands still for 0.5 s gets SIGTERM before it names the killed rank.
+  ::signal(SIGTERM, SIG_IGN);
   ProcessGroup group = init_process_group();
   for (int i = 0; i < 3; ++i) group.barrier();
   if (rank.rank == 1) ::raise(SIGKILL);
@@ -160,6 +169,24 @@ TEST(LaunchedGroup, AKilledRankIsNamedByEverySurvivorAndByTheLauncher) {
   EXPECT_TRUE(contains(done.err, "signal 9 (SIGKILL), last seen in barrier #3")) << done.err;
 }
 
+const Ranks one_survivor_is_slow("one survivor is slow", [](const Rank& rank) {
+  ::signal(SIGTERM, SIG_IGN);
+  ProcessGroup group = init_process_group();
+  if (rank.rank == 1) ::raise(SIGKILL);
+  try {
+    group.barrier();
+  } catch (const Error&) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));  // Until the launcher's SIGTERM.
+    std::terminate();  // As without this handler, which only waits.
+  }
+});
+
+TEST(LaunchedGroup, ARankThatThrowsAfterTheLaunchersSigtermHasFailedToo) {
+  const Finished done = launch(one_survivor_is_slow, 2);
+  EXPECT_EQ(done.code, 128 + SIGKILL) << done.err;
+  EXPECT_TRUE(contains(done.err, "; then rank 0 failed too; exit code 137\n")) << done.err;
+}
+
 const Ranks one_returns_early("one returns early", [](const Rank& rank) {
   if (rank.rank == 1) return;  // With code 0, and before any rank has created a group.
   std::this_thread::sleep_for(std::chrono::milliseconds(200));
@@ -170,7 +197,7 @@ TEST(LaunchedGroup, ARankThatReturnsBeforeItJoinsIsNamedToThoseWhoWaitForIt) {
   const Finished done = launch(one_returns_early, 2);
   EXPECT_NE(done.code, 0) << done.err;
   EXPECT_TRUE(contains(done.err, "peer_lost")) << done.err;
-  EXPECT_TRUE(contains(done.err, "lockstep run: rank 1 (pid ")) << done.err;
+  EXPECT_TRUE(contains(done.err, "lockstep run: caused by rank 1 (pid ")) << done.err;
 }
 
 const Ranks one_throws("one throws", [](const Rank& rank) {
@@ -192,17 +219,38 @@ constexpr int late_rank = 1;
 constexpr int steps = 30;
 constexpr auto delay = std::chrono::milliseconds(15);
 
+// Calls `act`. Prints "disturbed" if it took much longer than `usual`. Then a process stood still,
+// and the others may have waited longer for it than for the late rank.
+void act_undisturbed(std::chrono::milliseconds usual, const std::function<void()>& act) {
+  const auto start = Clock::now();
+  act();
+  if (Clock::now() - start < usual + std::chrono::milliseconds(200)) return;
+  std::puts("disturbed");
+  std::fflush(stdout);
+}
+
+// Launches the ranks again if they were disturbed.
+Finished launch_undisturbed(const Ranks& ranks, int world_size) {
+  Finished done = launch(ranks, world_size);
+  for (int more = 0; more < 10 && contains(done.out, "disturbed"); ++more)
+    done = launch(ranks, world_size);
+  return done;
+}
+
+void make_step(const ProcessGroup& world, StepPhase late_in) {
+  for (const StepPhase phase : {StepPhase::data, StepPhase::forward, StepPhase::backward}) {
+    const InPhase scope(phase);
+    const bool is_late = world.rank() == late_rank && phase == late_in;
+    std::this_thread::sleep_for(is_late ? delay : std::chrono::milliseconds(1));
+  }
+  world.barrier();
+  count_step(world);
+}
+
 // A training loop of phases. Rank `late_rank` is late in one of them.
 void train(const ProcessGroup& world, StepPhase late_in) {
-  for (int step = 0; step < steps; ++step) {
-    for (const StepPhase phase : {StepPhase::data, StepPhase::forward, StepPhase::backward}) {
-      const InPhase scope(phase);
-      const bool is_late = world.rank() == late_rank && phase == late_in;
-      std::this_thread::sleep_for(is_late ? delay : std::chrono::milliseconds(1));
-    }
-    world.barrier();
-    count_step(world);
-  }
+  for (int step = 0; step < steps; ++step)
+    act_undisturbed(delay, [&] { make_step(world, late_in); });
 }
 
 template <StepPhase late_in>
@@ -233,29 +281,40 @@ const Ranks one_is_stopped("one is stopped", [](const Rank& rank) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1500));
     ::kill(pid, SIGCONT);
   });
-  for (int step = 0; step < steps; ++step) {
+  const auto advance = [&](bool stops) {
     {
       const InPhase data(StepPhase::data);
-      if (rank.rank == late_rank && step == steps / 2) ::raise(SIGSTOP);
+      if (stops && rank.rank == late_rank) ::raise(SIGSTOP);
     }
     world.barrier();
     count_step(world);
-  }
+  };
+  for (int step = 0; step < steps; ++step)
+    if (step == steps / 2)
+      advance(/*stops=*/true);
+    else
+      act_undisturbed({}, [&] { advance(/*stops=*/false); });
   continues.join();
   destroy_process_group(world);
 });
 
+// Times are sent every second.
+void wait_until_times_are_sent() {
+  constexpr std::chrono::milliseconds time(2500);
+  act_undisturbed(time, [&] { std::this_thread::sleep_for(time); });
+}
+
 const Ranks late_and_failing("late and failing", [](const Rank&) {
   ProcessGroup world = init_process_group();
   train(world, StepPhase::data);
-  std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // Times are sent every second.
+  wait_until_times_are_sent();
   throw std::runtime_error("out of ideas");
 });
 
 const Ranks late_and_interrupted("late and interrupted", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
   train(world, StepPhase::data);
-  std::this_thread::sleep_for(std::chrono::milliseconds(2500));  // Times are sent every second.
+  wait_until_times_are_sent();
   if (rank.rank == 0) ::kill(::getppid(), SIGINT);
   for (;;) ::pause();  // Until the launcher ends it.
 });
@@ -277,7 +336,7 @@ TEST(LaunchedGroup, ALateRankIsNamedWithItsPhase) {
   for (const auto& [ranks, phase] : {std::pair{&late_in_data, "data"},
                                      {&late_in_forward, "forward"},
                                      {&late_in_backward, "backward"}}) {
-    const Finished done = launch(*ranks, 3);
+    const Finished done = launch_undisturbed(*ranks, 3);
     EXPECT_EQ(done.code, 0) << done.err;
     EXPECT_EQ(verdict_in(done.err),
               std::string("others waited ms a step for rank 1, of which in ") + phase)
@@ -286,7 +345,7 @@ TEST(LaunchedGroup, ALateRankIsNamedWithItsPhase) {
 }
 
 TEST(LaunchedGroup, AStoppedRankIsNamedWithItsPhase) {
-  const Finished done = launch(one_is_stopped, 2);
+  const Finished done = launch_undisturbed(one_is_stopped, 2);
   EXPECT_EQ(done.code, 0) << done.err;
   EXPECT_EQ(verdict_in(done.err),
             "others waited ms a step for rank 1, of which in data (its process stood still")
@@ -296,7 +355,7 @@ TEST(LaunchedGroup, AStoppedRankIsNamedWithItsPhase) {
 TEST(LaunchedGroup, ALateRankIsNamedIfTheJobEndsOtherwise) {
   for (const auto& [ranks, code] :
        {std::pair{&late_and_failing, 1}, {&late_and_interrupted, 128 + SIGINT}}) {
-    const Finished done = launch(*ranks, 2);
+    const Finished done = launch_undisturbed(*ranks, 2);
     EXPECT_EQ(done.code, code) << done.err;
     EXPECT_EQ(verdict_in(done.err), "others waited ms a step for rank 1, of which in data")
         << done.err;

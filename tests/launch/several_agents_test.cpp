@@ -219,7 +219,8 @@ const Ranks one_is_killed("one is killed across agents", [](const Rank& rank) {
     while (true) group.barrier();
   } catch (const Error& error) {
     const Clock::time_point died{Clock::duration(told)};
-    EXPECT_LT(seconds_since(died), 1);  // The guarantee is 0.1 s on a host that is not overloaded.
+    // The guarantee is 0.1 s on a host that is not overloaded. The timeout is 30 s.
+    EXPECT_LT(seconds_since(died), 10);
     ASSERT_TRUE(error.failure()) << error.what();
     EXPECT_EQ(error.failure()->rank, 3) << error.what();
     EXPECT_EQ(error.failure()->signal, SIGKILL) << error.what();

@@ -105,7 +105,7 @@ def failure_of(options, pattern, test):
     try:
         done = subprocess.run([pathlib.Path(options.tests, program), f"--gtest_filter={tests}"],
                               env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                              text=True, timeout=60)
+                              text=True, timeout=120)
     except subprocess.TimeoutExpired:
         return f"{test} hangs"
     if "[==========] Running 0 tests" in done.stdout or done.returncode not in (0, 1):

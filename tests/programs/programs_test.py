@@ -24,7 +24,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from ports import free_port  # noqa: E402
 
-OPTIONS = None  # Command line.
+OPTIONS = None
 HERE = pathlib.Path(__file__).resolve().parent
 NAMES = sorted(path.stem for path in (HERE / "before").glob("*.cpp"))
 

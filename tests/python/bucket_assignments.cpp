@@ -5,7 +5,7 @@
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/empty.h>
-#include <lockstep/parallel/gradients/bucket_assignment.h>
+#include <lockstep/parallel/gradients/bucket_plan.h>
 
 #include <iostream>
 #include <map>

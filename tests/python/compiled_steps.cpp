@@ -8,6 +8,7 @@
 #include <torch/nn/module.h>
 #include <torch/types.h>
 #include <torch/utils.h>
+#include <torch/version.h>
 
 #include <cstdint>
 #include <cstdlib>
@@ -25,7 +26,6 @@
 #include "lockstep/checkpoint/checkpointer.h"
 #include "lockstep/checkpoint/safetensors.h"
 #include "lockstep/comm/process_group.h"
-#include "lockstep/compiled/compiled_module.h"
 #include "lockstep/job/record.h"
 #include "lockstep/optim/mixed_precision.h"
 #include "lockstep/optim/optimizers.h"
@@ -33,6 +33,7 @@
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/shared_parameters/shared_optimizer.h"
 #include "lockstep/tensor/named_tensors.h"
+#include "lockstep/toolkit/compiled/compiled_module.h"
 #include "lockstep/train/training_state.h"
 
 namespace {
@@ -210,7 +211,8 @@ void refuse_packages(const fs::path& folder) {
   expect(Fault::unsupported, "its form is lockstep-compiled-9", load("format.pt2"));
   expect(Fault::unsupported, "compiled for a CPU with avx1024, which this one lacks",
          load("cpu.pt2"));
-  expect(Fault::unsupported, "compiled with PyTorch 2.12.1+cpu, but this program has LibTorch 2.13",
+  expect(Fault::unsupported,
+         "compiled with PyTorch 2.1.0+cpu, but this program has LibTorch " TORCH_VERSION,
          load("torch.pt2"));
 }
 

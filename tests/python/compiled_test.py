@@ -108,7 +108,7 @@ def write_broken_packages(folder):
     at = whole.index(b"\x7fELF") + 4096
     (folder / "damaged.pt2").write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1:])
     changed(folder, "cpu.pt2", lambda found: found["instruction_sets"].append("avx1024"))
-    changed(folder, "torch.pt2", lambda found: found.update(torch="2.12.1+cpu"))
+    changed(folder, "torch.pt2", lambda found: found.update(torch="2.1.0+cpu"))
     changed(folder, "format.pt2", lambda found: found.update(format="lockstep-compiled-9"))
     changed(folder, "results.pt2",
             lambda found: [graph.update(outputs=3) for graph in found["graphs"].values()])

@@ -23,11 +23,11 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/data/arrays/array_file.h"
-#include "lockstep/data/image_datasets.h"
-#include "lockstep/data/shards/shard_writer.h"
-#include "lockstep/data/shards/tar_shards.h"
-#include "lockstep/data/tokens/token_file.h"
+#include "lockstep/toolkit/datasets/arrays/array_file.h"
+#include "lockstep/toolkit/datasets/image_datasets.h"
+#include "lockstep/toolkit/datasets/shards/shard_writer.h"
+#include "lockstep/toolkit/datasets/shards/tar_shards.h"
+#include "lockstep/toolkit/datasets/tokens/token_file.h"
 
 namespace {
 

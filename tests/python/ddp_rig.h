@@ -62,7 +62,7 @@ class Rig {
   // Records the buckets' indices, each bucket ended by -1.
   void record_buckets(const lockstep::DataParallelBase& ddp) {
     std::vector<std::int64_t> flat;
-    for (const auto& bucket : ddp.bucket_assignment()) {
+    for (const auto& bucket : ddp.stats().buckets) {
       flat.insert(flat.end(), bucket.begin(), bucket.end());
       flat.push_back(-1);
     }

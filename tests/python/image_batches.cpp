@@ -23,7 +23,7 @@
 #include <string_view>
 #include <vector>
 
-#include "lockstep/data/images/image_folder.h"
+#include "lockstep/toolkit/datasets/images/image_folder.h"
 
 namespace {
 

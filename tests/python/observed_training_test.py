@@ -19,7 +19,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from ports import free_port  # noqa: E402
 
-OPTIONS = None  # The options of the command line.
+OPTIONS = None
 STEPS = 12
 # Runs a command with another monotonic clock, as on another host; needs root.
 OTHER_CLOCK = ["unshare", "--time", "--monotonic", "1000", "--fork"]

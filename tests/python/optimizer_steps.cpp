@@ -13,7 +13,7 @@
 #include <lockstep/optim/clip_grad_norm.h>
 #include <lockstep/optim/layerwise.h>
 #include <lockstep/optim/optimizers.h>
-#include <lockstep/parallel/average/averaged_model.h>
+#include <lockstep/toolkit/average/averaged_model.h>
 
 #include <iostream>
 #include <map>

@@ -18,6 +18,7 @@
 #include "lockstep/comm/in_process.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
+#include "lockstep/tensor/vector_math.h"
 
 namespace {
 
@@ -77,6 +78,7 @@ lockstep::NamedTensors run(lockstep::PipelineSchedule schedule, int microbatches
 
 void run_all(const std::filesystem::path& folder) {
   torch::set_num_threads(1);
+  lockstep::settle_vector_math();  // Otherwise ranks, which are threads, make the first call.
   Inputs inputs;
   for (auto& [name, tensor] : lockstep::load_safetensors(folder / "inputs").tensors)
     inputs.emplace(name, tensor);

@@ -61,6 +61,9 @@ class Stage:
     def perform_reduce_grad(self, _):
         pass
 
+    def release_fwd_send_outputs(self, _):  # Since PyTorch 2.15.
+        pass
+
 
 def run_single(kind, ranks, microbatches):
     order = []

@@ -23,9 +23,9 @@
 #include "examples/models/efficientnet.h"
 #include "examples/models/resnet.h"
 #include "lockstep/checkpoint/safetensors.h"
-#include "lockstep/prune/channel_pruner.h"
-#include "lockstep/prune/gradual_pruner.h"
-#include "lockstep/prune/pruning_masks.h"
+#include "lockstep/toolkit/prune/channel_pruner.h"
+#include "lockstep/toolkit/prune/gradual_pruner.h"
+#include "lockstep/toolkit/prune/pruning_masks.h"
 
 namespace {
 

@@ -10,11 +10,11 @@
 #include <ATen/ops/zeros.h>
 #include <lockstep/checkpoint/safetensors.h>
 #include <lockstep/optim/optimizers.h>
-#include <lockstep/optim/schedules/cyclic_schedules.h>
-#include <lockstep/optim/schedules/lr_scheduler.h>
-#include <lockstep/optim/schedules/reduce_lr_on_plateau.h>
-#include <lockstep/optim/schedules/scaled_learning_rate.h>
-#include <lockstep/optim/schedules/schedules.h>
+#include <lockstep/toolkit/schedules/cyclic_schedules.h>
+#include <lockstep/toolkit/schedules/lr_scheduler.h>
+#include <lockstep/toolkit/schedules/reduce_lr_on_plateau.h>
+#include <lockstep/toolkit/schedules/scaled_learning_rate.h>
+#include <lockstep/toolkit/schedules/schedules.h>
 
 #include <cmath>
 #include <cstdint>

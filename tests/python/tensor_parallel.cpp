@@ -25,6 +25,7 @@
 #include "lockstep/optim/optimizers.h"
 #include "lockstep/parallel/tensor_parallel/parallelize_module.h"
 #include "lockstep/tensor/sharded_module.h"
+#include "lockstep/tensor/vector_math.h"
 
 namespace {
 
@@ -192,6 +193,7 @@ void train_models(Rig& rig) {
 
 void run_all(const std::filesystem::path& folder) {
   torch::set_num_threads(1);
+  lockstep::settle_vector_math();  // Otherwise ranks, which are threads, make the first call.
   Inputs inputs;
   for (auto& [name, tensor] : lockstep::load_safetensors(folder / "inputs").tensors)
     inputs.emplace(name, tensor);

@@ -92,41 +92,9 @@ int Member::wait(void* self, const char* key, void* value, std::size_t capacity,
   });
 }
 
-void Member::all_reduce(const lockstep_buffer& data, std::uint8_t op) {
+void Member::run(Operation operation, const EngineCall& call) {
   lockstep_engine_error error = {};
-  throw_if(engine_.all_reduce(communicator_, &data, op, &error), error);
-}
-
-void Member::broadcast(const lockstep_buffer& data, int root) {
-  lockstep_engine_error error = {};
-  throw_if(engine_.broadcast(communicator_, &data, root, &error), error);
-}
-
-void Member::reduce(const lockstep_buffer& data, int root, std::uint8_t op) {
-  lockstep_engine_error error = {};
-  throw_if(engine_.reduce(communicator_, &data, root, op, &error), error);
-}
-
-void Member::all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
-                        const std::vector<std::size_t>& counts) {
-  lockstep_engine_error error = {};
-  throw_if(engine_.all_gather(communicator_, &input, &output, counts.data(), &error), error);
-}
-
-void Member::reduce_scatter(const lockstep_buffer& input, const lockstep_buffer& output,
-                            const std::vector<std::size_t>& counts, std::uint8_t op) {
-  lockstep_engine_error error = {};
-  throw_if(engine_.reduce_scatter(communicator_, &input, &output, counts.data(), op, &error),
-           error);
-}
-
-void Member::all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
-                        const std::vector<std::size_t>& send_counts,
-                        const std::vector<std::size_t>& receive_counts) {
-  lockstep_engine_error error = {};
-  throw_if(engine_.all_to_all(communicator_, &input, &output, send_counts.data(),
-                              receive_counts.data(), &error),
-           error);
+  throw_if(test::run(engine_, communicator_, operation, call, &error), error);
 }
 
 void Member::meet() {

@@ -15,6 +15,7 @@
 #include "lockstep/comm/engine/engine_abi.h"
 #include "lockstep/job/store/store.h"
 #include "tests/ranks.h"
+#include "tests/rigs/engine_call.h"
 
 namespace lockstep::test {
 
@@ -45,16 +46,18 @@ class Member {
   int size() const { return options_.size; }
   const lockstep_engine& engine() const { return engine_; }
 
-  void all_reduce(const lockstep_buffer& data, std::uint8_t op);
-  void broadcast(const lockstep_buffer& data, int root);
-  void reduce(const lockstep_buffer& data, int root, std::uint8_t op);
+  void run(Operation operation, const EngineCall& call);
+
+  void all_reduce(const lockstep_buffer& data, std::uint8_t op) {
+    run(Operation::all_reduce, {.output = data, .reduce_op = op});
+  }
+  void broadcast(const lockstep_buffer& data, int root) {
+    run(Operation::broadcast, {.output = data, .root = root});
+  }
   void all_gather(const lockstep_buffer& input, const lockstep_buffer& output,
-                  const std::vector<std::size_t>& counts);
-  void reduce_scatter(const lockstep_buffer& input, const lockstep_buffer& output,
-                      const std::vector<std::size_t>& counts, std::uint8_t op);
-  void all_to_all(const lockstep_buffer& input, const lockstep_buffer& output,
-                  const std::vector<std::size_t>& send_counts,
-                  const std::vector<std::size_t>& receive_counts);
+                  const std::vector<std::size_t>& counts) {
+    run(Operation::all_gather, {.input = input, .output = output, .receive_counts = counts.data()});
+  }
   void cancel() { engine_.cancel(communicator_); }
 
   // A barrier, made of all_gather.

@@ -2,8 +2,6 @@
 // fault of each variant. Its collectives fail.
 
 // SPDX-License-Identifier: Apache-2.0
-#include <tuple>
-
 #include "lockstep/comm/engine/plugin.h"
 
 #ifndef ABI
@@ -41,12 +39,11 @@ int create(const lockstep_engine_config*, void**, lockstep_engine_error* error) 
   return fail(error, Fault::unsupported, "this is a test's plugin");
 }
 
-template <class... Arguments>
-int refuse(void*, const lockstep_buffer*, Arguments... arguments) {
-  const std::tuple all{arguments...};
-  lockstep_engine_error* error = std::get<sizeof...(arguments) - 1>(all);
+#ifndef WITHOUT_RUN
+int run(void*, const lockstep_collective*, lockstep_engine_error* error) {
   return fail(error, Fault::unsupported, "this is a test's plugin");
 }
+#endif
 
 const lockstep_engine engine = {
     .struct_bytes = sizeof(lockstep_engine) - MISSING_BYTES,
@@ -61,16 +58,11 @@ const lockstep_engine engine = {
     .create = create,
     .destroy = [](void*) {},
     .cancel = nullptr,
-    .all_reduce = refuse,
-#ifdef WITHOUT_BROADCAST
-    .broadcast = nullptr,
+#ifdef WITHOUT_RUN
+    .run = nullptr,
 #else
-    .broadcast = refuse,
+    .run = run,
 #endif
-    .reduce = refuse,
-    .all_gather = refuse,
-    .reduce_scatter = refuse,
-    .all_to_all = refuse,
 };
 
 }  // namespace

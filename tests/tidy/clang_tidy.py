@@ -52,10 +52,10 @@ def key_of(directory, command, tool, root=ROOT):
     flags = command[:at] + command[at + 2:]
     listed = subprocess.run([*flags, "-M", "-MF", "-"], cwd=directory, check=True, text=True,
                             stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout
-    read = sorted(os.path.join(directory, name)
-                  for name in listed.split(":", 1)[1].replace("\\\n", " ").split())
+    read = [os.path.join(directory, name)
+            for name in listed.split(":", 1)[1].replace("\\\n", " ").split()]
     texts = [tool, digest_of(root / ".clang-tidy", root), digest_of(__file__, root), *flags]
-    texts += [f"{name} {digest_of(name, root)}" for name in read]
+    texts += sorted(f"{name} {digest_of(name, root)}".replace(str(root), "") for name in read)
     return hashlib.sha256("\n".join(texts).replace(str(root), "").encode()).hexdigest()
 
 

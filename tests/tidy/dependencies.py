@@ -9,33 +9,26 @@ from tidy.tree import subcomponent_of
 # Each component (folder) of lockstep/ and the components that it may include, with those that these
 # may include. A component in the table need not exist yet.
 COMPONENTS = {
-    "base":       "",
-    "job":        "base",
-    "comm":       "job",
-    "launch":     "job",
-    "tensor":     "comm",
-    "c10d":       "tensor",
-    "nn":         "tensor",
-    "optim":      "tensor",
-    "data":       "tensor",
-    "checkpoint": "tensor",
-    "compiled":   "checkpoint",
-    "parallel":   "nn optim",
-    "observe":    "parallel checkpoint",
-    "prune":      "parallel checkpoint",
-    "train":      "observe data",
+    "base":          "",
+    "job":           "base",
+    "comm":          "job",
+    "launch":        "job",
+    "tensor":        "comm",
+    "torch_backend": "tensor",
+    "nn":            "tensor",
+    "optim":         "tensor",
+    "data":          "tensor",
+    "checkpoint":    "tensor",
+    "parallel":      "nn optim",
+    "observe":       "parallel checkpoint",
+    "train":         "observe data",
+    "toolkit":       "train",  # No component of the core may include it.
 }
 
 # Sub-components and the subcomponents of the same component that they may include, besides the
 # component's root. Sub-components that are not listed may include all of their component if no
 # cycle arises. So may tests.
 SUBCOMPONENTS = {
-    "data/arrays":              "",
-    "data/images":              "",
-    "data/shards":              "images",
-    "data/tokens":              "arrays",
-    "optim/schedules":          "",
-    "parallel/average":         "replicate",
     "parallel/detail":          "",
     "parallel/gradients":       "",
     "parallel/deterministic":          "gradients",
@@ -46,7 +39,18 @@ SUBCOMPONENTS = {
     "parallel/fully_sharded":   "gradients shared_parameters replicate",
     "parallel/tensor_parallel": "gradients",
     "parallel/pipeline":        "detail fully_sharded gradients replicate tensor_parallel",
-    "parallel/plan":            "detail gradients pipeline tensor_parallel",
+    "toolkit/average":          "",
+    "toolkit/compiled":         "",
+    "toolkit/datasets":         "",
+    "toolkit/datasets/arrays":  "datasets",
+    "toolkit/datasets/images":  "datasets",
+    "toolkit/datasets/shards":  "datasets datasets/images",
+    "toolkit/datasets/tokens":  "datasets datasets/arrays",
+    "toolkit/lora":             "",
+    "toolkit/plan":             "",
+    "toolkit/prune":            "",
+    "toolkit/run_log":          "",
+    "toolkit/schedules":        "",
 }
 
 WITHOUT_TORCH = {"base", "job", "comm", "launch"}

@@ -68,7 +68,6 @@ class Hit:
 
 
 def texts_of(file):
-    """Yields the Texts of a file."""
     if file.path.suffix == ".md":
         yield from paragraphs(file.lines)
         return

@@ -6,6 +6,7 @@ import contextlib
 import importlib.util
 import io
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -14,7 +15,7 @@ TESTS = pathlib.Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(TESTS))  # The program imports the package beside it from there.
 
 from tidy import clang_tidy, cpp, prose, tree  # noqa: E402
-from tidy.headers import MOST_PUBLIC  # noqa: E402
+from tidy.headers import MOST_INCLUDED, MOST_PUBLIC  # noqa: E402
 
 SPEC = importlib.util.spec_from_file_location("tidy_program", TESTS / "tidy.py")
 PROGRAM = importlib.util.module_from_spec(SPEC)
@@ -77,6 +78,15 @@ class Dependencies(MadeUp):
                     "lockstep/nn/a.h": HEAD,
                     "lockstep/launch/a.h": includes("nn/a.h")},
                    "lockstep/launch/a.h:3: launch may not include nn")
+
+    def test_the_core_does_not_include_the_toolkit(self):
+        offered = {"lockstep/toolkit/prune/CMakeLists.txt": OFFERED.format("a.h"),
+                   "lockstep/toolkit/prune/a.h": HEAD,
+                   "lockstep/train/CMakeLists.txt": OFFERED.format("b.h")}
+        self.passes(offered | {"lockstep/train/b.h": HEAD,
+                               "lockstep/toolkit/lora/c.h": includes("train/b.h")})
+        self.fails(offered | {"lockstep/train/b.h": includes("toolkit/prune/a.h")},
+                   "lockstep/train/b.h:3: train may not include toolkit")
 
     def test_a_component_outside_the_table_is_named(self):
         self.fails({"lockstep/attic/a.h": HEAD}, "component 'attic' is not in COMPONENTS")
@@ -208,13 +218,29 @@ class PublicHeaders(MadeUp):
         self.write({f"lockstep/base/{name}": HEAD for name in names})
 
         def with_public(public):
-            return {"lockstep/lockstep.h": includes(*(f"base/{name}" for name in public)),
+            return {"lockstep/comm/comm.h": includes(*(f"base/{name}" for name in public)),
                     "lockstep/base/CMakeLists.txt":
                     "lockstep_component(base HEADERS {})\n".format("\n".join(public))}
 
         self.passes(with_public(names[:MOST_PUBLIC]))
         self.fails(with_public(names),
                    f"{MOST_PUBLIC + 1} public headers: {MOST_PUBLIC} are the limit")
+
+
+    def test_headers_of_the_toolkit_do_not_count(self):
+        names = [f"h{i}.h" for i in range(MOST_PUBLIC + 1)]
+        self.write({f"lockstep/toolkit/prune/{name}": HEAD for name in names})
+        self.passes({"lockstep/toolkit.h": includes(*(f"toolkit/prune/{name}" for name in names)),
+                     "lockstep/toolkit/prune/CMakeLists.txt":
+                     "lockstep_component(toolkit HEADERS {})\n".format("\n".join(names))})
+
+    def test_includes_of_the_core_have_a_limit(self):
+        names = [f"h{i}.h" for i in range(MOST_INCLUDED + 1)]
+        self.write({f"lockstep/base/{name}": HEAD for name in names})
+        self.write({"lockstep/base/CMakeLists.txt": OFFERED.format("\n".join(names))})
+        self.passes({"lockstep/lockstep.h": includes(*(f"base/{name}" for name in names[1:]))})
+        self.fails({"lockstep/lockstep.h": includes(*(f"base/{name}" for name in names))},
+                   f"{MOST_INCLUDED + 1} includes: {MOST_INCLUDED} are the limit")
 
 
 class Namespaces(MadeUp):
@@ -237,6 +263,11 @@ class Namespaces(MadeUp):
         self.fails({"lockstep/comm/a.h": self.header("lockstep::comm")},
                    "other components may include lockstep/comm/a.h: its names belong in lockstep, "
                    "not")
+
+    def test_a_private_header_of_the_toolkit_declares_in_the_namespace_of_its_folder(self):
+        self.passes({"lockstep/toolkit/prune/a.h": self.header("lockstep::prune")})
+        self.fails({"lockstep/toolkit/prune/a.h": self.header("lockstep::toolkit")},
+                   "lockstep/toolkit/prune/a.h is private: its names belong in lockstep::prune")
 
     def test_forward_declarations_may_be_anywhere(self):
         forward = "class A;  // See a.h.\nstruct B;\nenum class C : int;"
@@ -472,10 +503,36 @@ class ClangTidy(MadeUp):
         self.assertEqual(len(set(keys)), 5)
         self.assertEqual(self.key(self.root, self.FILES), keys[0])
 
-    def test_clones_have_the_same_keys(self):
+    def test_clones_have_the_same_keys_wherever_they_are(self):
+        (self.root / "library.h").write_text("int b();\n")
         keys = {self.key(self.root / clone, self.FILES | {
-            "build/a.cpp": f'#include "{self.root}/{clone}/a.h"\n'}) for clone in ("one", "two")}
+            "build/a.cpp": f'#include "{self.root}/{clone}/a.h"\n'
+                           f'#include "{self.root}/library.h"\n'}) for clone in ("a", "z")}
         self.assertEqual(len(keys), 1)
+
+
+class History(MadeUp):
+    def commit(self, *paragraphs):
+        subprocess.run(["git", "-C", self.root, "-c", "user.name=A", "-c", "user.email=a@b",
+                        "commit", "--quiet", "--allow-empty",
+                        *(part for text in paragraphs for part in ("-m", text))], check=True)
+
+    def test_a_commit_says_in_short_what_changes_and_why(self):
+        subprocess.run(["git", "init", "--quiet", self.root], check=True)
+        self.commit("an old commit " * 9)
+        subprocess.run(["git", "-C", self.root, "tag", "start"], check=True)
+        self.commit("store: answer while a peer reads", "A slow peer stopped all others.")
+        self.assertEqual(self.run_tidy("--history", "start"), (False, "tidy\n"))
+        self.commit("s" * 73, "Because.")
+        self.commit("Merge branch 'mine'", "Because.")
+        self.commit("fixup! store", "Because.")
+        self.commit("store: close files")
+        failed, said = self.run_tidy("--history", "start")
+        self.assertTrue(failed)
+        for line, complaint in zip(said.splitlines(), [
+                "its subject has 73 characters, of at most 72", "what changes: Merge branch 'mine'",
+                "what changes: fixup! store", "no body, which says why"], strict=True):
+            self.assertIn(complaint, line)
 
 
 class Report(MadeUp):

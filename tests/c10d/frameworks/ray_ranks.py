@@ -16,7 +16,6 @@ from torch.nn.functional import cross_entropy
 
 
 def work(config):
-    """A worker."""
     assert framework.is_lockstep() == (config["way"] != "gloo")
     model = ray.train.torch.prepare_model(framework.own_model())
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)

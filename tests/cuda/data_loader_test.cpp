@@ -1,7 +1,7 @@
-// Batches that a Loader copies to a device.
+// Batches that a DataLoader copies to a device.
 
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/data/loader.h"
+#include "lockstep/data/data_loader.h"
 
 #include <torch/types.h>
 
@@ -12,12 +12,12 @@
 #include "lockstep/data/tensor_dataset.h"
 #include "tests/cuda/trained.h"
 
-namespace lockstep::loader_test {
+namespace lockstep::data_loader_test {
 namespace {
 
 using namespace test;
 
-class LoaderOnCuda : public OnStandIn {};
+class DataLoaderOnCuda : public OnStandIn {};
 
 // A dataset that records whether its rows are in pinned memory.
 class Noting : public TensorDataset {
@@ -30,17 +30,17 @@ class Noting : public TensorDataset {
   }
 };
 
-TEST_F(LoaderOnCuda, FillsPinnedMemoryAndCopiesItWithoutWaiting) {
+TEST_F(DataLoaderOnCuda, FillsPinnedMemoryAndCopiesItWithoutWaiting) {
   const at::Device device(at::kCUDA, 1);
   const torch::Tensor data = torch::rand({40, 3, 4, 5});
   const torch::Tensor target = torch::arange(40);
   const Noting dataset(data, target);
   const DistributedSampler sampler(40, 1, 0);
-  Loader loader(dataset, sampler,
-                {.batch_size = 8,
-                 .threads = 2,
-                 .memory_format = torch::MemoryFormat::ChannelsLast,
-                 .device = device});
+  DataLoader loader(dataset, sampler,
+                    {.batch_size = 8,
+                     .threads = 2,
+                     .memory_format = torch::MemoryFormat::ChannelsLast,
+                     .device = device});
   std::vector<Batch> batches;  // Kept: none may be overwritten.
   take_host_waits(device.index());
   for (const Batch& batch : loader) batches.push_back(batch);
@@ -60,4 +60,4 @@ TEST_F(LoaderOnCuda, FillsPinnedMemoryAndCopiesItWithoutWaiting) {
 }
 
 }  // namespace
-}  // namespace lockstep::loader_test
+}  // namespace lockstep::data_loader_test

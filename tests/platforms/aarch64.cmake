@@ -1,0 +1,15 @@
+# Compiles for AArch64 with Debian's cross compiler, against the libraries in LOCKSTEP_SYSROOT.
+# Programs link LOCKSTEP_FIRST_LIBRARY before libc.
+
+list(APPEND CMAKE_TRY_COMPILE_PLATFORM_VARIABLES LOCKSTEP_SYSROOT LOCKSTEP_FIRST_LIBRARY)
+set(CMAKE_SYSTEM_NAME Linux)
+set(CMAKE_SYSTEM_PROCESSOR aarch64)
+set(CMAKE_CXX_COMPILER aarch64-linux-gnu-g++)
+set(CMAKE_SYSROOT ${LOCKSTEP_SYSROOT})
+set(CMAKE_EXE_LINKER_FLAGS_INIT
+    "-Wl,--push-state,--no-as-needed ${LOCKSTEP_FIRST_LIBRARY} -Wl,--pop-state")
+set(CMAKE_FIND_ROOT_PATH ${LOCKSTEP_SYSROOT})
+set(CMAKE_FIND_ROOT_PATH_MODE_PROGRAM NEVER)
+foreach(kind LIBRARY INCLUDE PACKAGE)
+  set(CMAKE_FIND_ROOT_PATH_MODE_${kind} ONLY)
+endforeach()
