@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the API reference in Markdown, from the public headers.
 
-Public are the headers that lockstep.h and comm.h include. Each has a page, with its contract, its
-types and their members; each component has a page that lists its headers.
+Each public header has a page, with its contract, its types and their members; each component has a
+page that lists its headers.
 """
 
 import dataclasses
@@ -11,12 +11,13 @@ import re
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
+sys.path[:0] = [str(pathlib.Path(__file__).parent), str(ROOT / "tests")]
 
 from declarations import header_blocks  # noqa: E402
+from tidy.tree import Tree  # noqa: E402
 
 TO_ROOT = "../../../"  # From docs/reference/COMPONENT, where these pages would lie.
-UMBRELLAS = ("lockstep/lockstep.h", "lockstep/comm/comm.h")
+UMBRELLAS = ("lockstep/lockstep.h", "lockstep/toolkit.h", "lockstep/comm/comm.h")
 
 
 @dataclasses.dataclass
@@ -38,10 +39,12 @@ class Page:
 
 def public_headers():
     """The public headers, in the order of their names."""
-    found = set()
-    for umbrella in UMBRELLAS:
-        found.update(re.findall(r'#include "(lockstep/[^"]+)"', (ROOT / umbrella).read_text()))
-    return sorted(found - set(UMBRELLAS))
+    return sorted(header for header in Tree(ROOT).public_headers - set(UMBRELLAS)
+                  if "/detail/" not in header)
+
+
+def umbrella_of(header):
+    return UMBRELLAS[header.startswith("lockstep/toolkit/")]
 
 
 def pages():
@@ -56,7 +59,7 @@ def page_of(header, text):
     contract = prose(opening(text.splitlines()))
     writer = Writer(title)
     writer.add(f"# {title}", contract,
-               f"```cpp\n#include <{header}>  // or <{UMBRELLAS[0]}>\n```",
+               f"```cpp\n#include <{header}>  // or <{umbrella_of(header)}>\n```",
                f"Source: [{header}]({TO_ROOT}{header})")
     for namespace, blocks in namespaces:
         for block in blocks:
@@ -196,7 +199,8 @@ def index_page(components):
     """The page of all components and names."""
     out = ["# API reference", "",
            "`./dev docs` makes these pages from the public headers. `lockstep/lockstep.h` includes",
-           "all headers; programs without LibTorch include `lockstep/comm/comm.h`.", "",
+           "those of the core, and `lockstep/toolkit.h` those of `toolkit` too. Programs without",
+           "LibTorch include `lockstep/comm/comm.h`.", "",
            "| component | pages |", "|---|---|"]
     for component, found in components.items():
         links = ", ".join(f"[{page.title}]({page.uri.removeprefix('reference/')})"
