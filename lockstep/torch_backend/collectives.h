@@ -71,7 +71,7 @@ class Collectives : public c10d::Backend {
   // Error::ranks() has all missing ranks; `wait_all_ranks` changes only the message.
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
-  // Between these calls, only monitoredBarrier() blocks this thread. supportsCoalescing() stays
+  // Between them, only monitoredBarrier() and all_reduce_() block. supportsCoalescing() stays
   // false: batch_isend_irecv() would get one Work, without the messages' sources.
   void startCoalescing() override;
   Started endCoalescing() override;
@@ -84,7 +84,7 @@ class Collectives : public c10d::Backend {
 
   const std::shared_ptr<Membership>& membership() const { return membership_; }
 
-  // Adds `work` to this thread's endCoalescing().
+  // Adds `work` if this thread coalesces.
   Started coalesced(Started work);
 
  private:

@@ -7,7 +7,7 @@ from tidy import cpp
 from tidy.lists import Offence
 
 LARGE_CLASS = 45  # Members: declared fields and functions.
-LONG_FUNCTION = 70  # Connections, from the signature to the closing brace.
+LONG_FUNCTION = 70  # Lines, from the signature to the closing brace.
 
 
 def large_classes(tree):

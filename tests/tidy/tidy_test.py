@@ -319,7 +319,7 @@ class Sizes(MadeUp):
                    "long_functions.txt:1: 'a.h: f' is mended: delete this line")
 
 
-class Connections(MadeUp):
+class Lines(MadeUp):
     def test_a_line_of_101_columns_fails_in_every_kind_of_file(self):
         spdx = "# SPDX-License-Identifier: Apache-2.0\n"
         kinds = {"lockstep/comm/a.h": HEAD + "//", "lockstep/comm/a.cpp": HEAD + "//",

@@ -52,7 +52,7 @@ class GroupAborted : public Error {
 // Whether living ranks caused it: timeout, mismatch.
 bool blames_the_living(const Error& error);
 
-// Whether ranks() caused it, alive or having left.
+// Whether living or departed ranks caused it.
 bool blames_ranks(const Error& error);
 
 // Why `rank` aborts its group after `error`, whose text begins with `context`. Forwards another

@@ -61,7 +61,7 @@ LOCKSTEP_API std::size_t size_of(DType dtype);
 // How reductions combine elements. Stored in call signatures: values are frozen.
 enum class ReduceOp : std::uint8_t {
   sum = 0,
-  average = 1,  // Sum times 1 / world_size. Truncates integers towards zero. No booleans.
+  average = 1,  // Sum times 1 / size(). Truncates integers towards zero. No booleans.
   product = 2,
   min = 3,  // As in max, NaN on any rank gives NaN: see torch.minimum().
   max = 4,

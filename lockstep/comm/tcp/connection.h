@@ -31,7 +31,7 @@ class Connection {
   std::size_t queued() const { return queued_; }  // Bytes.
 
   // Whether streams should wait so that other frames are not late. take_refused() then reports a
-  // shorter queue.
+  // half-empty queue.
   bool is_full();
 
   int socket() const { return socket_.get(); }
@@ -61,11 +61,11 @@ class Connection {
   std::string input_;
   std::string why_;
 
-  std::mutex mutex_;  // Guards the rest.
+  std::mutex mutex_;  // Guards non-atomics below.
   std::string output_;
   std::size_t sent_ = 0;  // Bytes of `output_`.
   bool ended_ = false;
-  std::string why_not_sent_;  // Empty until a send was refused.
+  std::string why_not_sent_;  // Empty until a send failed.
   std::atomic<std::size_t> queued_{0};
   std::atomic<bool> refused_{false};
 };
