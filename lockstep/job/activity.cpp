@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cstring>
-#include <limits>
 #include <string>
 #include <thread>
 
 #include "lockstep/base/hash.h"
 #include "lockstep/base/text.h"
+#include "lockstep/job/read_together.h"
 
 namespace lockstep {
 namespace {
@@ -43,20 +43,9 @@ std::string name_of(const Activity& activity, const ShownCall& call) {
 
 }  // namespace
 
-// The fastest of several readings: a thread that loses its core between the clocks reads a wrong
-// pair.
 Moment moment_now() {
-  Moment best{};
-  Ticks shortest = std::numeric_limits<Ticks>::max();
-  for (int attempt = 0; attempt < 5; ++attempt) {
-    const Ticks before = ticks_now();
-    const Clock::time_point time = Clock::now();
-    const Ticks took = ticks_now() - before;
-    if (took > shortest) continue;
-    shortest = took;
-    best = {time, before + took / 2};
-  }
-  return best;
+  const auto [ticks, time] = job::read_together(ticks_now, Clock::now);
+  return {time, ticks};
 }
 
 std::chrono::nanoseconds time_in(Ticks ticks) {

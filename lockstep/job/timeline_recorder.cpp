@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <limits>
 #include <mutex>
 #include <new>
 #include <system_error>
@@ -22,6 +21,7 @@
 #include "lockstep/base/signals.h"
 #include "lockstep/base/time.h"
 #include "lockstep/base/wall_time.h"
+#include "lockstep/job/read_together.h"
 #include "lockstep/job/timeline_file.h"
 
 namespace lockstep {
@@ -39,19 +39,10 @@ job::ClockPair clocks_now() {
   return {now.ticks, steady_ns(now.time)};
 }
 
-// The fastest of several readings, as in moment_now().
 std::int64_t wall_minus_steady() {
-  std::int64_t best = 0;
-  std::int64_t shortest = std::numeric_limits<std::int64_t>::max();
-  for (int attempt = 0; attempt < 5; ++attempt) {
-    const std::int64_t before = steady_ns(Clock::now());
-    const std::int64_t wall = wall_time_ns();
-    const std::int64_t took = steady_ns(Clock::now()) - before;
-    if (took > shortest) continue;
-    shortest = took;
-    best = wall - before - took / 2;
-  }
-  return best;
+  const auto steady_now = [] { return steady_ns(Clock::now()); };
+  const auto [steady, wall] = job::read_together(steady_now, wall_time_ns);
+  return wall - steady;
 }
 
 // Allocates the whole file on the disk, so that later stores cannot fail. Unlinks an older file,
