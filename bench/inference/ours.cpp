@@ -21,22 +21,13 @@ struct DecodeOptions {
   std::int64_t tokens = 128;
 };
 
-DecodeOptions read_command_line(int argc, char** argv) {
-  DecodeOptions options;
-  CLI::App app("Times tokens of a GPT that all ranks share");
+void add_options(CLI::App& app, DecodeOptions& options) {
   app.option_defaults()->always_capture_default();
   app.add_option("--width", options.gpt.width);
   app.add_option("--layers", options.gpt.layers);
   app.add_option("--heads", options.gpt.heads);
   app.add_option("--vocabulary", options.gpt.vocabulary);
   app.add_option("--tokens", options.tokens)->check(CLI::PositiveNumber);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error) == 0 ? 0 : lockstep::exit_usage);
-  }
-  options.gpt.block_size = options.prompt + options.warmup + options.tokens;
-  return options;
 }
 
 void decode(const DecodeOptions& options, const lockstep::ProcessGroup& world) {
@@ -78,6 +69,10 @@ int run(const DecodeOptions& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const DecodeOptions options = read_command_line(argc, argv);
+  DecodeOptions options;
+  CLI::App app("Times tokens of a GPT that all ranks share");
+  add_options(app, options);
+  CLI11_PARSE(app, argc, argv);
+  options.gpt.block_size = options.prompt + options.warmup + options.tokens;
   return lockstep::record([&] { return run(options); });
 }

@@ -28,9 +28,7 @@ struct StepOptions {
   bool memory = false;
 };
 
-StepOptions read_command_line(int argc, char** argv) {
-  StepOptions options;
-  CLI::App app("Times steps of a GPT that all ranks hold together");
+void add_options(CLI::App& app, StepOptions& options) {
   app.option_defaults()->always_capture_default();
   app.add_option("--width", options.gpt.width);
   app.add_option("--layers", options.gpt.layers);
@@ -48,12 +46,6 @@ StepOptions read_command_line(int argc, char** argv) {
   app.add_flag("--memory", options.memory,
                "of fully-sharded and replicas: also print memory_report(), and its bytes as JSON");
   app.add_option("--steps", options.steps)->check(CLI::PositiveNumber);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    std::exit(app.exit(error) == 0 ? 0 : lockstep::exit_usage);
-  }
-  return options;
 }
 
 constexpr int microbatches = 4;
@@ -272,6 +264,9 @@ int train(const StepOptions& options) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const StepOptions options = read_command_line(argc, argv);
+  StepOptions options;
+  CLI::App app("Times steps of a GPT that all ranks hold together");
+  add_options(app, options);
+  CLI11_PARSE(app, argc, argv);
   return lockstep::record([&] { return train(options); });
 }
