@@ -6,9 +6,7 @@
 
 #include <chrono>
 #include <csignal>
-#include <filesystem>
 #include <fstream>
-#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -21,11 +19,13 @@
 #include "tests/ranks.h"
 #include "tests/rigs/elastic_options.h"
 #include "tests/rigs/logged_store.h"
+#include "tests/soon.h"
 
 namespace lockstep::comm::elastic_group_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::await_file;
 using test::elastic_options;
 using test::fault_of;
 using test::Rank;
@@ -152,7 +152,7 @@ const Ranks left_out("a stopped rank is left out", [](const Rank& rank) {
   expect_whole(elastic.group(), 3);
   const auto continued = rank.scratch / "continued";
   if (rank.rank == 1) {
-    while (!std::filesystem::exists(continued)) std::this_thread::sleep_for(5ms);
+    await_file(continued);
     std::string text;
     EXPECT_EQ(fault_of([&] { elastic.agree({}); }, &text), Fault::aborted);
     EXPECT_NE(text.find("continue without rank 1"), text.npos) << text;
@@ -202,7 +202,7 @@ const Ranks joins_later("a process joins", [](const Rank& rank) {
   first.world_size = 2;
   if (joins) {
     first.rank = 1;
-    while (!std::filesystem::exists(rank.scratch / "started")) std::this_thread::sleep_for(5ms);
+    await_file(rank.scratch / "started");
   }
   ElasticGroup elastic(elastic_options(first, joins ? 1 : 0));
   if (joins) {
@@ -263,7 +263,7 @@ const Ranks too_late("a process comes after the end", [](const Rank& rank) {
     elastic.finish();
     return;
   }
-  while (!std::filesystem::exists(rank.scratch / "started")) std::this_thread::sleep_for(5ms);
+  await_file(rank.scratch / "started");
   ElasticGroup elastic(elastic_options(first, 1));
   EXPECT_EQ(fault_of([&] { elastic.agree({}); }), Fault::aborted);
 });
@@ -276,19 +276,16 @@ const Ranks told_to_leave("a process that waits to join gets SIGTERM", [](const 
   Rank first = rank;
   first.world_size = 1;
   first.rank = 0;
-  const auto exists = [&](const char* name) {
-    return std::filesystem::exists(rank.scratch / name);
-  };
   if (rank.rank == 0) {
     ElasticGroup elastic(elastic_options(first));
     start(elastic);
     std::ofstream(rank.scratch / "started");
-    while (!exists("left")) std::this_thread::sleep_for(5ms);
+    await_file(rank.scratch / "left");
     while (elastic.has_arrivals()) std::this_thread::sleep_for(5ms);
     expect_whole(elastic.group(), 1);
     return;
   }
-  while (!exists("started")) std::this_thread::sleep_for(5ms);
+  await_file(rank.scratch / "started");
   ElasticGroup elastic(elastic_options(first, 1));
   std::thread([] {
     while (!keeps_preemption_signals()) std::this_thread::sleep_for(5ms);

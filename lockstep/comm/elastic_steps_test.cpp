@@ -6,7 +6,6 @@
 
 #include <chrono>
 #include <csignal>
-#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <thread>
@@ -15,11 +14,13 @@
 #include "lockstep/job/host_session.h"
 #include "tests/ranks.h"
 #include "tests/rigs/elastic_options.h"
+#include "tests/soon.h"
 
 namespace lockstep::comm::elastic_steps_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::await_file;
 using test::elastic_options;
 using test::Rank;
 using test::Ranks;
@@ -77,8 +78,7 @@ bool step(
 const Ranks joins("a rank is replaced", [](const Rank& process) {
   const bool is_new = process.rank == 3;
   const Rank rank{is_new ? 1 : process.rank, 3, process.scratch};
-  if (is_new)
-    while (!std::filesystem::exists(rank.scratch / "died")) std::this_thread::sleep_for(5ms);
+  if (is_new) await_file(rank.scratch / "died");
   Objects objects;
   ElasticSteps steps(objects, elastic_options(rank, is_new ? 1 : 0));
   steps.begin();
@@ -106,11 +106,7 @@ TEST(ElasticSteps, SendsTheStateOnlyToProcessesThatJoin) {
 
 const Ranks told_to_leave("a replacement gets SIGTERM", [](const Rank& process) {
   const Rank rank{0, 1, process.scratch};
-  const auto exists = [&](const char* name) {
-    return std::filesystem::exists(rank.scratch / name);
-  };
-  if (process.rank == 1)
-    while (!exists("started")) std::this_thread::sleep_for(5ms);
+  if (process.rank == 1) await_file(rank.scratch / "started");
   Objects objects;
   ElasticSteps steps(objects, elastic_options(rank, process.rank));
   if (process.rank == 1)
@@ -121,7 +117,7 @@ const Ranks told_to_leave("a replacement gets SIGTERM", [](const Rank& process) 
   steps.begin();
   std::ofstream(rank.scratch / "started");
   if (process.rank == 0) {
-    while (!exists("left")) std::this_thread::sleep_for(5ms);
+    await_file(rank.scratch / "left");
     EXPECT_TRUE(step(steps, objects));
     return;
   }

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -20,11 +19,13 @@
 #include "tests/ranks.h"
 #include "tests/rigs/across_hosts.h"
 #include "tests/rigs/one_record.h"
+#include "tests/soon.h"
 
 namespace lockstep::comm::failure_record_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::await_file;
 using test::fault_of;
 using test::Rank;
 using test::Ranks;
@@ -292,9 +293,10 @@ const Ranks dies_after_messages("dies after messages", [](const Rank& rank) {
                    : static_cast<void>(group.recv({.data = &value, .count = 1}, 1));
   const auto received = rank.scratch / "received";
   if (rank.rank == 0) std::ofstream(received).put('1');
-  for (int i = 0; rank.rank == 1 && i < 1000 && !std::filesystem::exists(received); ++i)
-    std::this_thread::sleep_for(5ms);
-  if (rank.rank == 1) ::raise(SIGKILL);
+  if (rank.rank == 1) {
+    await_file(received);
+    ::raise(SIGKILL);
+  }
   std::string text;
   EXPECT_EQ(fault_of([&] { group.barrier(); }, &text), Fault::peer_lost);
   EXPECT_NE(text.find("last seen in send #3 to rank 0 of group world"), text.npos) << text;
@@ -331,9 +333,7 @@ const Ranks waited("waited for a rank", [](const Rank& rank) {
         std::this_thread::sleep_for(1ms);
       std::ofstream(waits).put('1');
     });
-  if (rank.rank < 2)
-    while (!std::filesystem::exists(rank.rank == 0 ? waits : over))
-      std::this_thread::sleep_for(5ms);
+  if (rank.rank < 2) await_file(rank.rank == 0 ? waits : over);
   const auto timeout = rank.rank == 2 ? 1min : 300ms;
   EXPECT_EQ(fault_of([&] { group.barrier({.timeout = timeout}); }), Fault::timeout);
   std::ofstream(over).put('1');

@@ -27,11 +27,13 @@
 #include "lockstep/comm/in_process.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/soon.h"
 
 namespace lockstep::comm::failure_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::await_file;
 using test::fault_of;
 using test::Rank;
 using test::Ranks;
@@ -266,11 +268,6 @@ TEST(Failure, ARankMayBeKilledAtAnyTime) {
 }
 
 // --- Late and stopped ----------------------------------------------------------------------------
-
-// Waits until another rank has written the file; the limit is that of the run.
-void await_file(const std::filesystem::path& file) {
-  while (!std::filesystem::exists(file)) std::this_thread::sleep_for(5ms);
-}
 
 // A late rank's error names rank 0, which has aborted or left.
 void expect_to_be_too_late(const ProcessGroup& group) {

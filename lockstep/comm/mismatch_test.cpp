@@ -6,18 +6,19 @@
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/soon.h"
 
 namespace lockstep::comm::mismatch_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::await_file;
 using test::fault_of;
 using test::Rank;
 using test::Ranks;
@@ -240,8 +241,7 @@ const Ranks one_too_many("one too many", [](const Rank& rank) {
   LaunchEnvironment who = read_environment();
   who.world_size = who.local_world_size = 2;
   ProcessGroup group = init_process_group({.environment = who});
-  for (const Deadline late = in(30s); !std::filesystem::exists(refused) && Clock::now() < late;)
-    std::this_thread::sleep_for(5ms);
+  await_file(refused);
   group.barrier();
   destroy_process_group(group);
 });

@@ -8,10 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -20,10 +18,12 @@
 #include "lockstep/comm/shm/group_segment.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/soon.h"
 
 namespace lockstep::comm::staging_memory_test {
 namespace {
 
+using test::await_file;
 using test::Rank;
 using test::Ranks;
 
@@ -91,7 +91,7 @@ const Ranks run_short("one staging buffer cannot grow", [](const Rank& rank) {
   // Rank 1 fails in a call in which rank 0 waits for it.
   if (rank.rank == 0) std::ofstream(rank.scratch / "ready");
   if (rank.rank == 1) {
-    while (!std::filesystem::exists(rank.scratch / "ready")) std::this_thread::yield();
+    await_file(rank.scratch / "ready");
     const Mapping memory = memory_of_world();
     const std::size_t all = GroupSegment::staging_bytes(rank.world_size);
     std::byte* const rest = memory.data + memory.bytes - all + GroupSegment::chunk_bytes;

@@ -28,11 +28,13 @@
 #include "tests/ranks.h"
 #include "tests/rigs/across_hosts.h"
 #include "tests/rigs/rank_zero_ends.h"
+#include "tests/soon.h"
 
 namespace lockstep::comm::worlds_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::await_file;
 using test::fault_of;
 using test::Rank;
 using test::Ranks;
@@ -461,7 +463,7 @@ const Ranks leaves_first("leaves first", [](const Rank& rank) {
     leave_process_group(world);
     EXPECT_EQ(fault_of([&] { world.barrier(); }), Fault::misuse);
     EXPECT_EQ(fault_of([&] { leave_process_group(world); }), Fault::misuse);
-    while (!std::filesystem::exists(rank.scratch / "done")) std::this_thread::sleep_for(5ms);
+    await_file(rank.scratch / "done");
     return;
   }
   std::this_thread::sleep_for(100ms);
@@ -771,7 +773,7 @@ const Ranks leaves_for_another("leaves for another", [](const Rank& rank) {
       expect_in(text_of([&] { group.recv(buffer_of(word), 1); }, Fault::peer_lost), "rank 1");
     leave_process_group(group);
   }
-  while (!std::filesystem::exists(rank.scratch / "done")) std::this_thread::sleep_for(5ms);
+  await_file(rank.scratch / "done");
 });
 
 TEST(Leaving, BecauseOfAnotherRankIsKnownToWhoMakesAGroup) {

@@ -14,17 +14,12 @@
 #include "lockstep/base/memory.h"
 #include "lockstep/job/step_times.h"
 #include "tests/fault_of.h"
+#include "tests/soon.h"
 
 namespace lockstep::job::host_session_test {
 namespace {
 
-template <class Holds>
-bool soon(Holds holds) {
-  const Deadline deadline = in(std::chrono::seconds(10));
-  while (!holds() && Clock::now() < deadline)
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  return holds();
-}
+using test::soon;
 
 TEST(HostSession, TheHeartGoesOnWhileALogSinkTakesItsTime) {
   std::promise<void> release;

@@ -10,15 +10,12 @@
 #include <thread>
 
 #include "lockstep/base/time.h"
+#include "tests/soon.h"
 
 namespace lockstep::job::job_control_block_test {
 namespace {
 
-bool soon(const std::function<bool()>& holds) {
-  const Deadline deadline = in(std::chrono::seconds(20));
-  while (!holds() && Clock::now() < deadline) std::this_thread::yield();
-  return holds();
-}
+using test::soon;
 
 // Starts a process that enters `slot` and then runs `end`. This process has one thread, so fork()
 // is safe.

@@ -16,6 +16,7 @@
 
 #include "lockstep/job/activity.h"
 #include "tests/serving_status.h"
+#include "tests/soon.h"
 
 namespace lockstep::launch::status_test {
 namespace {
@@ -259,18 +260,12 @@ pid_t start_rank(JobControlBlock& page, int slot) {
     page.enter(slot);
     while (true) ::pause();
   }
-  const Deadline deadline = in(10s);
-  while (page.phase(slot) != JobControlBlock::Phase::alive && Clock::now() < deadline)
-    std::this_thread::yield();
-  EXPECT_EQ(page.phase(slot), JobControlBlock::Phase::alive);
+  EXPECT_TRUE(test::soon([&] { return page.phase(slot) == JobControlBlock::Phase::alive; }));
   return pid;
 }
 
 bool comes_to(const JobControlBlock& page, int slot, const std::string& state) {
-  const Deadline deadline = in(10s);
-  while (status_of(page, slot).state != state && Clock::now() < deadline)
-    std::this_thread::sleep_for(1ms);
-  return status_of(page, slot).state == state;
+  return test::soon([&] { return status_of(page, slot).state == state; });
 }
 
 TEST(RankStatus, FollowsTheProcess) {

@@ -31,11 +31,13 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 #include "tests/rigs/elastic_options.h"
+#include "tests/soon.h"
 
 namespace lockstep::survival_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::await_file;
 using test::elastic_options;
 using test::fault_of;
 using test::Rank;
@@ -192,7 +194,7 @@ TwoTrainings two_trainings(const Rank& process) {
 void await_second_training(const Rank& process) {
   const std::filesystem::path begins = process.scratch / "second";
   if (process.rank == 0) std::ofstream(begins).flush();
-  while (!std::filesystem::exists(begins)) std::this_thread::sleep_for(5ms);
+  await_file(begins);
 }
 
 // Trains until `last` steps are complete, or leaves in order in step `leaves_in`. Returns whether
@@ -276,8 +278,7 @@ TEST(Survival, ContinuesOnOneRank) { expect_success_but_of({1, 2, 3}, die_one_by
 const Ranks joins("a process joins the training", [](const Rank& process) {
   const bool is_new = process.rank == 3;
   const Rank rank{is_new ? 1 : process.rank, 3, process.scratch};
-  if (is_new)
-    while (!std::filesystem::exists(rank.scratch / "died")) std::this_thread::sleep_for(5ms);
+  if (is_new) await_file(rank.scratch / "died");
 
   Training training(rank, elastic_options(rank, is_new ? 1 : 0), is_new ? "new" : "");
   if (is_new) {

@@ -28,6 +28,7 @@
 #include "tests/faults/forked_ranks.h"
 #include "tests/faults/saved_state.h"
 #include "tests/ranks.h"
+#include "tests/soon.h"
 
 namespace lockstep::test {
 namespace {
@@ -509,7 +510,7 @@ TEST_P(CheckpointFaults, AllowOneOfTwoJobsInOneFolderUntilItEnds) {
   const fs::path saved = scratch_.path() / "saved";
   const fs::path refused = scratch_.path() / "refused";
   const auto wait_for = [](const fs::path& mark) {
-    while (!fs::exists(mark) || fs::is_empty(mark)) ::usleep(1000);
+    EXPECT_TRUE(soon([&] { return fs::exists(mark) && !fs::is_empty(mark); }));
   };
   // Each rank is a separate job.
   const auto exits = fork_ranks(2, [&](const Rank& rank) {

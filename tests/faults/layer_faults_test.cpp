@@ -32,6 +32,7 @@
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "tests/faults/forked_ranks.h"
 #include "tests/rigs/elastic_options.h"
+#include "tests/soon.h"
 
 namespace lockstep::faults::layer_faults_test {
 namespace {
@@ -112,8 +113,7 @@ void write(const fs::path& file, std::int64_t number) {
 
 std::int64_t read(const fs::path& file) {
   std::int64_t number = 0;
-  for (const auto begin = Clock::now(); !fs::exists(file) && seconds_since(begin) < 20;)
-    std::this_thread::sleep_for(1ms);
+  test::await_file(file);
   std::ifstream(file) >> number;
   return number;
 }

@@ -13,15 +13,14 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "lockstep/base/time.h"
 #include "lockstep/comm/engine/engine.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/job/store/store.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/soon.h"
 
 namespace lockstep::test {
 
@@ -57,19 +56,11 @@ inline ProcessGroup join_across_hosts(const Rank& rank,
   return init_process_group(options);
 }
 
-// Reports this rank as done to other ranks, and waits for `ranks`, for a minute at most.
+// Reports this rank as done to other ranks, and waits for `ranks`.
 inline void wait_until_done(const Rank& rank, const std::vector<int>& ranks) {
   const auto mark_of = [&](int of) { return rank.scratch / ("done" + std::to_string(of)); };
   std::ofstream(mark_of(rank.rank)).flush();
-  const Clock::time_point begin = Clock::now();
-  for (const int other : ranks)
-    while (!std::filesystem::exists(mark_of(other))) {
-      if (seconds_since(begin) > 60) {
-        ADD_FAILURE() << "rank " << other << " is not done";
-        return;
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
+  for (const int other : ranks) await_file(mark_of(other));
 }
 
 // Rank 0 of three is killed. Rank 1 detects it in `wait`, and leaves. Rank 2 waits only then, and

@@ -9,11 +9,9 @@
 #include <unistd.h>
 
 #include <array>
-#include <thread>
 
 #include "lockstep/base/error.h"
 #include "lockstep/base/processes.h"
-#include "lockstep/base/time.h"
 
 namespace lockstep::test {
 namespace {
@@ -48,15 +46,6 @@ std::string contents_of(const FileDescriptor& file) {
 }
 
 }  // namespace
-
-bool soon(const std::function<bool()>& holds, std::chrono::milliseconds limit) {
-  const Deadline deadline = in(limit);
-  while (!holds()) {
-    if (Clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return true;
-}
 
 bool is_running(pid_t pid) {
   const auto process = process_stat(pid);

@@ -6,17 +6,13 @@
 #include <sys/types.h>
 
 #include <chrono>
-#include <functional>
 #include <string>
 #include <vector>
 
 #include "lockstep/base/file_descriptor.h"
+#include "tests/soon.h"
 
 namespace lockstep::test {
-
-// Polls `holds` until it returns true or the limit passes, and returns its last result.
-bool soon(const std::function<bool()>& holds,
-          std::chrono::milliseconds limit = std::chrono::seconds(20));
 
 // False if the process has exited or is a zombie.
 bool is_running(pid_t pid);

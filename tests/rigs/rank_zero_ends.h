@@ -12,13 +12,12 @@
 #include <fstream>
 #include <functional>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "lockstep/base/processes.h"
-#include "lockstep/base/time.h"
 #include "lockstep/comm/process_group.h"
 #include "tests/fault_of.h"
+#include "tests/soon.h"
 
 namespace lockstep::test {
 
@@ -30,25 +29,19 @@ inline void write_pid(const std::filesystem::path& folder) {
 
 // Waits for another process to write its id, and returns it.
 inline pid_t read_pid(const std::filesystem::path& folder) {
-  const Deadline deadline = in(std::chrono::seconds(30));
-  while (!std::filesystem::exists(folder / "pid") && Clock::now() < deadline)
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  await_file(folder / "pid");
   pid_t pid = 0;
   std::ifstream(folder / "pid") >> pid;
-  EXPECT_GT(pid, 0) << "the process has not written its id";
   return pid;
 }
 
 // Waits until the process has exited. Its parent need not have reaped it.
 inline void await_end(pid_t pid) {
-  const auto is_running = [&] {
+  const auto has_ended = [&] {
     const auto process = process_stat(pid);
-    return process && process->state != 'Z' && process->state != 'X';
+    return !process || process->state == 'Z' || process->state == 'X';
   };
-  const Deadline deadline = in(std::chrono::seconds(30));
-  while (is_running() && Clock::now() < deadline)
-    std::this_thread::sleep_for(std::chrono::milliseconds(2));
-  EXPECT_FALSE(is_running()) << "process " << pid << " has not ended";
+  EXPECT_TRUE(soon(has_ended, std::chrono::seconds(30))) << "process " << pid;
 }
 
 inline void expect_received(const ProcessGroup& group, int from, std::int64_t tag,

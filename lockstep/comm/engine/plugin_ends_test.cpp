@@ -17,6 +17,7 @@
 #include "lockstep/base/error.h"
 #include "tests/ranks.h"
 #include "tests/rigs/plugin_rig.h"
+#include "tests/soon.h"
 
 namespace lockstep::test::plugin_ends_test {
 namespace {
@@ -49,11 +50,7 @@ const Ranks wait_elsewhere("plugins, members wait elsewhere", [](const Rank& ran
   for (int call = 0; call < 20; ++call) {
     member.all_reduce(buffer_of(data), 0);
     std::ofstream(mark(call, rank.rank)).flush();
-    for (int peer = 0; peer < rank.world_size; ++peer)
-      for (const auto begin = steady_clock::now(); !std::filesystem::exists(mark(call, peer));
-           std::this_thread::sleep_for(milliseconds(1)))
-        ASSERT_LT(steady_clock::now() - begin, seconds(20))
-            << "rank " << peer << " is still in call " << call;
+    for (int peer = 0; peer < rank.world_size; ++peer) await_file(mark(call, peer));
   }
 });
 
@@ -71,16 +68,12 @@ const Ranks preempts("gloo's thread preempts while its caller waits", [](const R
   EXPECT_EQ(sched_getscheduler(0), SCHED_OTHER);
   member.meet();
   if (rank.rank == 0) {
-    const auto begin = steady_clock::now();
     std::thread caller([&] { member.meet(); });
-    while (batch_threads() > 0 && steady_clock::now() - begin < seconds(20))
-      std::this_thread::sleep_for(milliseconds(1));
-    EXPECT_EQ(batch_threads(), 0);
+    EXPECT_TRUE(soon([] { return batch_threads() == 0; }));
     std::ofstream(rank.scratch / "seen").flush();
     caller.join();
   } else {
-    while (!std::filesystem::exists(rank.scratch / "seen"))
-      std::this_thread::sleep_for(milliseconds(1));
+    await_file(rank.scratch / "seen");
     member.meet();
   }
   EXPECT_EQ(batch_threads(), 1);
@@ -158,7 +151,7 @@ const Ranks one_waits("plugins, one waits", [](const Rank& rank) {
   const auto ended = rank.scratch / "ended";  // The other member's connections.
   if (rank.rank == 1) {
     std::vector<float> late(10);
-    while (!std::filesystem::exists(ended)) std::this_thread::sleep_for(milliseconds(5));
+    await_file(ended);
     EXPECT_THROW(member->all_reduce(buffer_of(late), 0), Error);
     return;
   }
@@ -195,8 +188,7 @@ void listen_at(const Rank& rank, const std::string& address, const std::set<std:
   });
   if (rank.rank == rank.world_size - 1) {
     std::this_thread::sleep_for(milliseconds(300));
-    for (int i = 0; i < 600 && !std::filesystem::exists(mark); ++i)
-      std::this_thread::sleep_for(milliseconds(5));
+    soon([&] { return std::filesystem::exists(mark); }, seconds(3));
   }
   {
     MemberOptions options = member_of(rank);

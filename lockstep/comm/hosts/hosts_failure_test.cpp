@@ -27,11 +27,13 @@
 #include "tests/rigs/across_hosts.h"
 #include "tests/rigs/one_record.h"
 #include "tests/rigs/rank_zero_ends.h"
+#include "tests/soon.h"
 
 namespace lockstep::comm::hosts_failure_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::await_file;
 using test::Exit;
 using test::fault_of;
 using test::HostLayout;
@@ -635,7 +637,7 @@ int port_for(const Rank& rank) {
     std::ofstream(file.string() + ".new") << ntohs(any.sin_port);
     std::filesystem::rename(file.string() + ".new", file);
   }
-  while (!std::filesystem::exists(file)) std::this_thread::sleep_for(1ms);
+  await_file(file);
   int port = 0;
   std::ifstream(file) >> port;
   return port;

@@ -7,7 +7,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <mutex>
@@ -24,11 +23,13 @@
 #include "lockstep/job/store/store.h"
 #include "lockstep/job/store/tcp_socket.h"
 #include "tests/ranks.h"
+#include "tests/soon.h"
 
 namespace lockstep::comm::late_ranks_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::await_file;
 using test::Rank;
 using test::Ranks;
 
@@ -150,8 +151,7 @@ void meet(const Rank& rank, int late, int who, const std::string& place, InitOpt
       std::this_thread::sleep_for(2ms);
     if (rank.rank == who) std::ofstream(warned).put('1');
   });
-  for (int i = 0; rank.rank == late && i < 4000 && !std::filesystem::exists(warned); ++i)
-    std::this_thread::sleep_for(5ms);
+  if (rank.rank == late) await_file(warned);
   options.warn_after = rank.rank == who ? 20ms : 1h;
   ProcessGroup group = init_process_group(options);
   group.barrier();

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 
 #include <cstring>
-#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <numeric>
@@ -21,11 +20,13 @@
 #include "lockstep/comm/hosts/join_hosts.h"
 #include "tests/fault_of.h"
 #include "tests/rigs/across_hosts.h"
+#include "tests/soon.h"
 
 namespace lockstep::comm::ordered_engine_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::await_file;
 using test::fault_of;
 using test::HostLayout;
 using test::Rank;
@@ -100,7 +101,7 @@ std::optional<Error> split_in_reverse(const Rank& rank, const ProcessGroup& worl
   const auto done = rank.scratch / "done";
   if (rank.rank == 1) {
     act(world.split(0, /*key=*/0));
-    while (!std::filesystem::exists(done)) std::this_thread::sleep_for(1ms);
+    await_file(done);
     return std::nullopt;
   }
   std::optional<Error> thrown;

@@ -26,13 +26,16 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 #include "tests/rigs/rank_zero_ends.h"
+#include "tests/soon.h"
 
 namespace lockstep::comm::own_regions_test {
 namespace {
 
 using namespace std::chrono_literals;
+using test::await_file;
 using test::Rank;
 using test::Ranks;
+using test::soon;
 
 constexpr std::size_t bytes = 64 << 10;
 
@@ -49,15 +52,9 @@ int mapped_regions() {
   return count;
 }
 
-void wait_until(const std::function<bool()>& holds) {
-  for (const Deadline deadline = in(30s); !holds(); std::this_thread::sleep_for(2ms))
-    if (Clock::now() >= deadline) return void(ADD_FAILURE() << "it never came so far");
-}
-
 // The peers' closed connections end a moment later.
 void expect_descriptors(std::ptrdiff_t most) {
-  const Deadline deadline = in(10s);
-  while (open_descriptors() > most && Clock::now() < deadline) std::this_thread::sleep_for(2ms);
+  soon([&] { return open_descriptors() <= most; });
   EXPECT_LE(open_descriptors(), most);
 }
 
@@ -225,7 +222,7 @@ Outcome outcome_of(const ProcessGroup& group, const RegisteredMemory& memory,
 
 // Waits until another thread of this rank has entered a call of the group.
 void await_call(const ProcessGroup& group) {
-  wait_until([&] { return group.flight_record().find("\"entered\"") != std::string::npos; });
+  EXPECT_TRUE(soon([&] { return group.flight_record().find("\"entered\"") != std::string::npos; }));
 }
 
 // Rank 1 stops itself within the call, before its peers ask for its memory.
@@ -244,7 +241,7 @@ Outcome call_with_a_stopped_rank(const Rank& rank, std::optional<ProcessGroup>& 
                                  std::chrono::milliseconds timeout,
                                  const std::function<void(pid_t)>& meanwhile) {
   const pid_t stopped = test::read_pid(rank.scratch);
-  wait_until([&] { return state_of(stopped) == 'T'; });
+  EXPECT_TRUE(soon([&] { return state_of(stopped) == 'T'; }));
   const auto before = open_descriptors();
   const std::jthread other([&] { meanwhile(stopped); });
   Outcome outcome;
@@ -269,7 +266,7 @@ const Ranks owner_killed("owner killed", [](const Rank& rank) {
       std::ofstream(asks).put('1');
       return;
     }
-    wait_until([&] { return std::filesystem::exists(asks); });
+    await_file(asks);
     std::this_thread::sleep_for(300ms);
     ::kill(owner, SIGKILL);
   });
@@ -305,7 +302,7 @@ const Ranks owner_stopped("owner stopped", [](const Rank& rank) {
     std::ofstream(over).put('1');
     return;
   }
-  wait_until([&] { return std::filesystem::exists(over); });
+  await_file(over);
   ::kill(owner, SIGKILL);
 });
 

@@ -36,6 +36,7 @@
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 #include "tests/rigs/store_rig.h"
+#include "tests/soon.h"
 
 namespace lockstep::job::tcp_store_test {
 namespace {
@@ -465,12 +466,11 @@ const Ranks killed_server("store: killed server", [](const Rank& rank) {
     TcpStoreServer server({.job = job});
     std::ofstream(rank.scratch / "new") << server.port();
     std::filesystem::rename(rank.scratch / "new", port_file);
-    while (!std::filesystem::exists(rank.scratch / "arrived"))
-      std::this_thread::sleep_for(milliseconds(5));
+    test::await_file(rank.scratch / "arrived");
     std::this_thread::sleep_for(milliseconds(50));
     ::kill(::getpid(), SIGKILL);
   }
-  while (!std::filesystem::exists(port_file)) std::this_thread::sleep_for(milliseconds(5));
+  test::await_file(port_file);
   int port = 0;
   std::ifstream(port_file) >> port;
   TcpStore store({.port = port, .member = {"job", 1, 4}});

@@ -37,12 +37,14 @@
 #include "lockstep/toolkit/datasets/shards/tar_shards.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/soon.h"
 
 namespace lockstep::datasets::fetched_shards_test {
 namespace {
 
 namespace fs = std::filesystem;
 using namespace std::chrono_literals;
+using test::await_file;
 using test::fault_of;
 
 // Shards of ten samples each; a sample contains its number.
@@ -517,7 +519,7 @@ const test::Ranks read_all("each shard is fetched once for all ranks", [](const 
                  "echo x >> " + (rank.scratch / "log").string() + "; sleep 0.05; cp \"$1\" \"$2\"");
     std::ofstream{rank.scratch / "ready"};
   }
-  while (!fs::exists(rank.scratch / "ready")) std::this_thread::sleep_for(1ms);
+  await_file(rank.scratch / "ready");
   const TarShards shards({(rank.scratch / "remote").string() + "/train-{000000..000005}.tar"},
                          of_ranks(rank.scratch));
   for (std::size_t i = 0; i < shards.size(); ++i)
@@ -555,7 +557,7 @@ const test::Ranks over_damage("start over damaged indexes", [](const test::Rank&
     EXPECT_EQ(damaged, 6 * starts);
     std::ofstream{rank.scratch / "ready"};
   }
-  while (!fs::exists(rank.scratch / "ready")) std::this_thread::sleep_for(1ms);
+  await_file(rank.scratch / "ready");
   for (int number = 0; number < starts; ++number) start(number);
 });
 
@@ -574,12 +576,12 @@ const test::Ranks kill_fetcher("the fetching rank is killed", [](const test::Ran
             " 2>/dev/null; then head -c 600 \"$1\" > \"$2\"; sleep 3; fi; cp \"$1\" \"$2\"");
     std::ofstream{rank.scratch / "ready"};
     std::thread([&] {
-      while (!fs::exists(fetching)) std::this_thread::sleep_for(1ms);
+      await_file(fetching);
       std::this_thread::sleep_for(50ms);
       ::raise(SIGKILL);
     }).detach();
   } else {
-    while (!fs::exists(fetching)) std::this_thread::sleep_for(1ms);
+    await_file(fetching);
   }
   const TarShards shards({(rank.scratch / "remote").string() + "/train-000000.tar"},
                          of_ranks(rank.scratch));

@@ -21,11 +21,13 @@
 #include "tests/fault_of.h"
 #include "tests/file_size_limit.h"
 #include "tests/ranks.h"
+#include "tests/soon.h"
 
 namespace lockstep::datasets::tar_shards_test {
 namespace {
 
 namespace fs = std::filesystem;
+using test::await_file;
 using test::fault_of;
 
 std::string content_of(const fs::path& path) {
@@ -293,7 +295,7 @@ const test::Ranks write_and_index("one rank writes, all make indexes", [](const 
       if (entry.path().extension() == ".index") fs::remove(entry.path());
     std::ofstream{ready};
   }
-  while (!fs::exists(ready)) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  await_file(ready);
   const TarShards shards({rank.scratch});
   EXPECT_EQ(shards.size(), 120U);
   for (std::size_t i = 0; i < shards.size(); ++i)
