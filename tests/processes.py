@@ -7,6 +7,15 @@ import signal
 import time
 
 
+def soon(holds, limit=60):
+    """Calls `holds` until its result is true or the limit in seconds passes. Returns the last
+    result."""
+    deadline = time.monotonic() + limit
+    while not (result := holds()) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return result
+
+
 def descendants(pid):
     try:
         tasks = list(pathlib.Path(f"/proc/{pid}/task").iterdir())
@@ -44,6 +53,4 @@ def kill_all(pid):
             os.kill(process, signal.SIGKILL)
         except ProcessLookupError:
             pass
-    deadline = time.monotonic() + 20
-    while any(is_running(process) for process in family) and time.monotonic() < deadline:
-        time.sleep(0.005)
+    soon(lambda: not any(map(is_running, family)), 20)

@@ -35,7 +35,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 from ports import free_port  # noqa: E402
-from processes import is_running  # noqa: E402
+from processes import is_running, soon  # noqa: E402
 
 LATE = 20  # Seconds within which every rank has exited, even on a busy host.
 
@@ -128,9 +128,7 @@ def error_of(rank, folder, ranks, act, timeout):
 
 def started(folder, count, act, timeout=60):
     ranks = Ranks(count, error_of, folder, count, act, timeout)
-    deadline = time.monotonic() + 60
-    while len(list(folder.glob("under_way.*"))) < count and time.monotonic() < deadline:
-        time.sleep(0.01)
+    soon(lambda: len(list(folder.glob("under_way.*"))) >= count)
     return ranks
 
 
@@ -353,8 +351,7 @@ def test_interrupted_while_a_group_is_made(_):
         with tempfile.TemporaryDirectory() as name:
             folder = pathlib.Path(name)
             with Ranks(2, act_in, folder, act) as ranks:
-                while not (folder / "under_way.0").exists():
-                    time.sleep(0.01)
+                assert soon((folder / "under_way.0").exists), act.__name__
                 until_asleep(ranks.pid(0), ranks.pid(1))
                 os.kill(ranks.pid(0), signal.SIGINT)
                 ended = ranks.end(0, time.monotonic() + LATE)

@@ -8,7 +8,6 @@ that the ranks share."""
 import os
 import pathlib
 import sys
-import time
 
 import lockstep
 import torch
@@ -16,7 +15,7 @@ import torch.distributed as dist
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-from processes import is_running  # noqa: E402
+from processes import is_running, soon  # noqa: E402
 
 PID = pathlib.Path(os.environ["FOLDER"]) / "pid"
 RANK = int(os.environ["RANK"])
@@ -40,10 +39,7 @@ def expect_left(call):
 
 
 def await_end_of_rank_0():
-    deadline = time.monotonic() + 60
-    while not PID.exists() or not PID.read_text() or is_running(int(PID.read_text())):
-        assert time.monotonic() < deadline, "rank 0 has not ended"
-        time.sleep(0.01)
+    assert soon(lambda: PID.exists() and PID.read_text() and not is_running(int(PID.read_text())))
 
 
 def main():

@@ -21,7 +21,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from ports import free_port, listening_ports  # noqa: E402
-from processes import descendants, is_running, kill_all, ranks_of  # noqa: E402
+from processes import descendants, is_running, kill_all, ranks_of, soon  # noqa: E402
 from sample_logs import SampleLog  # noqa: E402
 from small_datasets import write_fashion_mnist  # noqa: E402
 
@@ -93,11 +93,8 @@ class Elastic(unittest.TestCase):
                 "--resume", "auto")
 
     def until(self, holds, what, limit=60):
-        deadline = time.monotonic() + limit
-        while not holds():
-            if time.monotonic() > deadline:
-                self.fail(f"{what} did not come:\n" + "\n".join(job.output() for job in self.jobs))
-            time.sleep(0.01)
+        if not soon(holds, limit):
+            self.fail(f"{what} did not come:\n" + "\n".join(job.output() for job in self.jobs))
 
     def newest(self):
         steps = re.findall(r"step-(\d{10})(?![.\d])", " ".join(

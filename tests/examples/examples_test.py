@@ -18,7 +18,7 @@ import unittest
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
-from processes import kill_all  # noqa: E402
+from processes import kill_all, soon  # noqa: E402
 from sample_logs import SampleLog  # noqa: E402
 from small_datasets import write_cifar10, write_fashion_mnist, write_image_folder  # noqa: E402
 
@@ -260,9 +260,7 @@ class Examples(unittest.TestCase):
         job = subprocess.Popen([str(word) for word in command], stdin=subprocess.DEVNULL,
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                env=os.environ | {"OMP_NUM_THREADS": "1"})
-        deadline = time.monotonic() + 60
-        while not checkpoints_in(folder) and job.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.005)
+        soon(lambda: checkpoints_in(folder) or job.poll() is not None)
         self.assertTrue(checkpoints_in(folder), "no checkpoint within a minute")
         time.sleep(random.uniform(0, 0.3))
         kill_all(job.pid)

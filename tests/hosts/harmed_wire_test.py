@@ -11,6 +11,7 @@ import unittest
 import wire
 from across_hosts import (ABORTED, AcrossHosts, CORRUPT, MISMATCH, PEER_LOST, TIMEOUT,
                           UNREACHED_WITHIN, main)
+from processes import soon
 from wire import Wire
 
 
@@ -70,11 +71,8 @@ class OverAHarmedWire(AcrossHosts):
         """Flips bits until a rank detects it."""
         for _ in range(5):
             self.wire.do("flip", "line", position)
-            patience = time.monotonic() + 5  # Longer than the job's own.
-            while time.monotonic() < patience:
-                if job.events("error"):
-                    return
-                time.sleep(0.02)
+            if soon(lambda: job.events("error"), 5):  # Longer than the job's own limit.
+                return
 
     def test_a_bit_that_is_flipped_in_a_line_ends_the_job_with_an_error_and_no_wrong_sum(self):
         # Fields of the frame in which a rank describes its call: comm/tcp/frames.h,

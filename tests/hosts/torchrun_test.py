@@ -12,6 +12,7 @@ import time
 
 from across_hosts import AcrossHosts, NAMED_WITHIN, main
 from jobs_across import PATIENCE
+from processes import soon
 
 
 def is_pending(number, pid):
@@ -65,10 +66,8 @@ class StartedAnew(AcrossHosts):
     def until_told_to_end(self, stopped, job):
         """Waits until the agent has sent SIGTERM to each stopped process. The signal arrives
         when the process continues."""
-        deadline = time.monotonic() + PATIENCE
-        while not all(is_pending(signal.SIGTERM, pid) for pid in stopped):
-            self.assertLess(time.monotonic(), deadline, job.said())
-            time.sleep(0.01)
+        self.assertTrue(soon(lambda: all(is_pending(signal.SIGTERM, pid) for pid in stopped),
+                             PATIENCE), job.said())
 
     def test_its_store_serves_the_second_start_too(self):
         for meeting in ("c10d", "static"):

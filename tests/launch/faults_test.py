@@ -19,7 +19,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from ports import free_port, listening_ports  # noqa: E402
-from processes import descendants, is_running, kill_all, ranks_of  # noqa: E402
+from processes import descendants, is_running, kill_all, ranks_of, soon  # noqa: E402
 
 OPTIONS = None
 UNAVAILABLE = 69
@@ -61,11 +61,12 @@ class Job:
         return self.seen
 
     def when_ready(self, ranks):
-        deadline = time.monotonic() + PATIENCE
-        while self.output().count("ready") < ranks:
-            if time.monotonic() > deadline or self.process.poll() is not None:
-                raise AssertionError("the ranks did not come:\n" + self.errors())
-            time.sleep(0.002)
+        def are_ready():
+            return self.output().count("ready") >= ranks
+
+        soon(lambda: are_ready() or self.process.poll() is not None, PATIENCE)
+        if not are_ready():
+            raise AssertionError("the ranks did not come:\n" + self.errors())
         self.family()
 
     def wait(self, limit=PATIENCE):
@@ -102,16 +103,14 @@ class Faults(unittest.TestCase):
 
     def still_listening(self, ports):
         """Waits for `ports` to close, as those of other tests do. Returns the others."""
-        deadline = time.monotonic() + PATIENCE
-        while ports & listening_ports() and time.monotonic() < deadline:
-            time.sleep(0.1)
+        soon(lambda: not ports & listening_ports(), PATIENCE)
         return ports & listening_ports()
 
     def until_listening(self, port):
-        deadline = time.monotonic() + PATIENCE
-        while not any(address.endswith(f":{port:04X}") for address in listening_ports()):
-            self.assertLess(time.monotonic(), deadline, "nobody listens")
-            time.sleep(0.01)
+        def is_listening():
+            return any(address.endswith(f":{port:04X}") for address in listening_ports())
+
+        self.assertTrue(soon(is_listening, PATIENCE), "nobody listens")
 
     def start(self, *words, **variables):
         self.jobs.append(Job(*words, **variables))
@@ -147,9 +146,7 @@ class Faults(unittest.TestCase):
             self.wait_until_gone(job)
 
     def wait_until_gone(self, job, limit=8):
-        deadline = time.monotonic() + limit
-        while any(is_running(pid) for pid in job.seen) and time.monotonic() < deadline:
-            time.sleep(0.005)
+        soon(lambda: not any(map(is_running, job.seen)), limit)
         self.assertEqual([pid for pid in job.seen if is_running(pid)], [], job.errors())
 
     def test_every_survivor_and_the_launcher_write_one_line_that_programs_can_read(self):
@@ -401,9 +398,7 @@ class Faults(unittest.TestCase):
         for who in ("launcher", "agent"):
             job = self.start("-n", 2, "/bin/sh", "-c", script)
             job.when_ready(2)
-            deadline = time.monotonic() + PATIENCE
-            while len(job.family()) < 1 + 2 * 5 and time.monotonic() < deadline:
-                time.sleep(0.01)
+            soon(lambda: len(job.family()) >= 1 + 2 * 5, PATIENCE)
             agent = descendants(job.process.pid)[0]
             os.kill(job.process.pid if who == "launcher" else agent, signal.SIGKILL)
             start = time.monotonic()

@@ -22,7 +22,7 @@ import unittest
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
 
 from ports import free_port  # noqa: E402
-from processes import descendants, is_running, kill_all  # noqa: E402
+from processes import descendants, is_running, kill_all, soon  # noqa: E402
 
 OPTIONS = None
 PATIENCE = 60
@@ -249,10 +249,7 @@ class Failures(unittest.TestCase):
         job.when(waiting, "a replacement that waits to join")
         for pid in waiting(None):
             os.kill(pid, signal.SIGTERM)
-            deadline = time.monotonic() + 10
-            while is_running(pid) and time.monotonic() < deadline:
-                time.sleep(0.01)
-            self.assertFalse(is_running(pid), job.text())
+            self.assertTrue(soon(lambda: not is_running(pid), 10), job.text())
         time.sleep(0.5)  # For the launcher to start it again, which it must not.
         self.assertEqual(job.text().count("starting rank"), 1, job.text())
         self.assertNotIn("SIGTERM", job.text())
