@@ -14,7 +14,6 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr std::size_t most_clients = 16;
-constexpr std::chrono::milliseconds time_for_client = 2s;
 constexpr std::chrono::milliseconds pause_without_descriptors = 100ms;
 
 }  // namespace
@@ -49,7 +48,7 @@ void ClientService::accept_client() {
     accept_again_ = in(pause_without_descriptors);
     return;
   }
-  Client client{.socket = std::move(socket), .deadline = in(time_for_client)};
+  Client client{.socket = std::move(socket), .deadline = in(client_timeout_)};
   if (!welcome(client)) return;
   if (clients_.size() == most_clients) clients_.erase(clients_.begin());
   clients_.push_back(std::move(client));

@@ -8,6 +8,7 @@
 
 #include <poll.h>
 
+#include <chrono>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,7 +21,11 @@ namespace lockstep::launch {
 
 class ClientService : public Pollable {
  public:
-  explicit ClientService(FileDescriptor listener) : listener_(std::move(listener)) {}
+  static constexpr std::chrono::seconds default_client_timeout{2};
+
+  explicit ClientService(FileDescriptor listener,
+                         std::chrono::milliseconds client_timeout = default_client_timeout)
+      : listener_(std::move(listener)), client_timeout_(client_timeout) {}
 
   void watch(std::vector<pollfd>& entries) const final;
   Deadline deadline() const final;
@@ -50,6 +55,7 @@ class ClientService : public Pollable {
   void accept_client();
 
   const FileDescriptor listener_;
+  const std::chrono::milliseconds client_timeout_;
   std::vector<Client> clients_;
   Deadline accept_again_ = Clock::now();
 };

@@ -162,8 +162,9 @@ std::string metrics_response(std::string_view request,
   return response("200 OK", metrics(), with_body);
 }
 
-MetricsService::MetricsService(const std::string& endpoint, std::function<JobStatus()> status)
-    : ClientService(listen_at(endpoint)), status_(std::move(status)) {}
+MetricsService::MetricsService(const std::string& endpoint, std::function<JobStatus()> status,
+                               std::chrono::milliseconds client_timeout)
+    : ClientService(listen_at(endpoint), client_timeout), status_(std::move(status)) {}
 
 std::string MetricsService::url() const {
   return fmt::format("http://{}/metrics", to_text(local_address(listener())));

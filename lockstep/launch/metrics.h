@@ -4,6 +4,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -23,7 +24,8 @@ class MetricsService final : public ClientService {
  public:
   // `endpoint` is numeric; port 0: any free port. Errors: misuse if invalid, or in use, with its
   // holder; system.
-  MetricsService(const std::string& endpoint, std::function<JobStatus()> status);
+  MetricsService(const std::string& endpoint, std::function<JobStatus()> status,
+                 std::chrono::milliseconds client_timeout = default_client_timeout);
 
   // "http://127.0.0.1:9100/metrics".
   std::string url() const;
