@@ -21,6 +21,7 @@
 #include "lockstep/job/store/tcp_store.h"
 #include "tests/dumped_memory.h"
 #include "tests/fault_of.h"
+#include "tests/soon.h"
 
 namespace lockstep::launch::rendezvous_test {
 namespace {
@@ -451,6 +452,23 @@ TEST(Rendezvous, APortThatAnotherProgramHasIsAnErrorThatNamesIt) {
   std::string text;
   EXPECT_EQ(fault_of([&] { make_rendezvous(options); }, &text), Fault::misuse);
   EXPECT_NE(text.find(holder), text.npos) << text;
+}
+
+TEST(Rendezvous, AChallengeThatCameDuringOurOwnStopCounts) {
+  const ReservedPort port;
+  const FileDescriptor listener = try_to_listen(numeric_address("127.0.0.1", port.number()));
+  const auto host = make_rendezvous(job_of(2, endpoint(port)));
+  turn(*host, in(milliseconds(10)));
+  FileDescriptor client;
+  ASSERT_TRUE(test::soon([&] {
+    client = FileDescriptor(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    return bool(client);
+  }));
+  turn(*host, in(milliseconds(10)));
+  ASSERT_EQ(::send(client.get(), "c", 1, MSG_NOSIGNAL), 1);
+  std::this_thread::sleep_for(milliseconds(5100));  // Longer than a launcher may be silent.
+  host->serve({});  // As if poll() had returned before.
+  EXPECT_TRUE(host->take_orders().empty());
 }
 
 TEST(Rendezvous, WithoutACoordinatingHostItFails) {
