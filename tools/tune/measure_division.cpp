@@ -31,7 +31,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How often the counter is read. Reading takes the launcher a fraction of a millisecond.
+// Between reads of the counter, which take a fraction of a millisecond.
 constexpr std::chrono::milliseconds poll_pause{50};
 
 std::atomic<int> signalled{0};  // The last signal.
@@ -77,8 +77,7 @@ class Launcher {
     return ended_;
   }
 
-  // With a shutdown timeout of 0, SIGTERM makes the launcher kill the ranks at once, and then
-  // end.
+  // With a shutdown timeout of 0, SIGTERM kills the ranks at once.
   void stop() {
     if (has_ended()) return;
     ::kill(pid_, SIGTERM);
@@ -143,7 +142,6 @@ std::string new_job_id() {
   return fmt::format("tune-{}-{}", ::getpid(), ++number);
 }
 
-// Adds the ranks' own figures.
 void note_ranks(const std::vector<RankStatus>& ranks, DivisionRun& run) {
   std::int64_t memory = 0;
   double waited = 0;

@@ -22,7 +22,7 @@ std::uint64_t StepRate::measured_steps() const {
   return seen_.empty() ? 0 : seen_.back().step - seen_.front().step;
 }
 
-// Windows begin and end at observed changes. They are about equally long.
+// Windows, about equally long, begin and end at observed changes.
 std::vector<double> StepRate::window_rates() const {
   std::vector<double> rates;
   if (seen_.size() <= windows) return rates;
@@ -42,7 +42,7 @@ std::vector<double> StepRate::window_rates() const {
 
 std::optional<Rate> StepRate::rate() const {
   std::vector<double> rates = window_rates();
-  if (rates.empty()) return std::nullopt;
+  if (rates.size() <= windows / 2) return std::nullopt;
   std::sort(rates.begin(), rates.end());
   return Rate{.median = rates[rates.size() / 2], .low = rates.front(), .high = rates.back()};
 }

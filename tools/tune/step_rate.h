@@ -25,15 +25,14 @@ class StepRate {
 
   std::uint64_t steps() const { return step_; }
 
-  // Seconds since the first steps, and steps in that time.
+  // Since the first steps.
   double measured_seconds() const;
   std::uint64_t measured_steps() const;
 
-  // Empty without at least `windows` steps after the first ones.
+  // Empty unless steps end in most windows: one standstill decides no rate.
   std::optional<Rate> rate() const;
 
-  // Whether more observation would hardly change the rate: its standard error is 0.5 %, from at
-  // least two seconds and 20 steps.
+  // Whether the rate's standard error is 0.5 %, from at least two seconds and 20 steps.
   bool is_reliable() const;
 
  private:

@@ -107,6 +107,17 @@ TEST(StepRate, IsThatOfTheCounterIfPollsMissSteps) {
   EXPECT_NEAR(rate.rate()->median, 740, 1e-6);
 }
 
+TEST(StepRate, IsNotThatOfOneStandstill) {
+  StepRate rate = observed(13, 0.1);
+  rate.observe(12, 14);
+  EXPECT_FALSE(rate.rate().has_value());
+  for (std::uint64_t step = 15; step <= 94; ++step)
+    rate.observe(12 + 0.1 * static_cast<double>(step - 14), step);
+  ASSERT_TRUE(rate.rate().has_value());
+  EXPECT_NEAR(rate.rate()->median, 10, 0.1);
+  EXPECT_LT(rate.rate()->low, 2);
+}
+
 // A host on which a division of R ranks makes speeds[R] steps per second.
 struct Host {
   std::map<int, double> speeds;
