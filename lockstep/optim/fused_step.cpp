@@ -4,6 +4,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/util/Type.h>
+#include <c10/util/flat_hash_map.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -61,7 +62,13 @@ void take_options(const std::vector<ParamGroup>& given,
 }
 
 void drop_repeated(std::vector<ParamGroup>& groups) {
-  for (ParamGroup& group : groups) group.params() = distinct(std::move(group.params()));
+  ska::flat_hash_set<const void*> seen;
+  for (ParamGroup& group : groups) {
+    group.params() = distinct(std::move(group.params()));
+    for (const at::Tensor& parameter : group.params())
+      require(seen.insert(parameter.unsafeGetTensorImpl()).second,
+              "some parameters appear in more than one parameter group");
+  }
 }
 
 torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure) {

@@ -21,8 +21,8 @@ namespace lockstep {
 // parameter repeated within its group is stepped once.
 //
 // Errors, before any parameter is stepped: unsupported for sparse gradients, and for parameters
-// that are not floating-point or are views with gaps in memory. Misuse for a gradient or state of
-// another shape, and for state without tensors that the options need.
+// that are not floating-point or are views with gaps in memory. Misuse for a parameter in two
+// groups, a gradient or state of another shape, and state without tensors that the options need.
 class LOCKSTEP_API Adam : public torch::optim::Adam {
  public:
   using torch::optim::Adam::Adam;

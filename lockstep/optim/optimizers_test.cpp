@@ -111,6 +111,16 @@ TYPED_TEST(FusedOptimizer, GroupsHaveTheirOwnOptions) {
   expect_near(ours, theirs);
 }
 
+TYPED_TEST(FusedOptimizer, RefusesAParameterInTwoGroups) {
+  const Weights weights = parameters();
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(weights);
+  groups.emplace_back(Weights{weights[0]});
+  typename TypeParam::Ours fused(groups, this->options());
+  EXPECT_EQ(test::fault_of([&] { train(fused, weights, 1); }), Fault::misuse);
+  EXPECT_TRUE(torch::equal(weights[0], parameters()[0]));
+}
+
 template <class From, class To, class Options>
 void expect_goes_on_from_archive(const Options& options) {
   const Weights weights = parameters();
