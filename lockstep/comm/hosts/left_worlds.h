@@ -12,7 +12,7 @@
 namespace lockstep::comm {
 
 // Keeps `context` until ranks of other hosts have read all data. The end of the process waits for
-// readers on other hosts, at most a second.
+// them, at most 5 s.
 void keep_for_others(std::shared_ptr<HostsContext> context);
 
 // Releases the contexts that no rank needs any more.

@@ -51,7 +51,7 @@ class Connections {
   explicit Connections(Options options);
 
   // Without finish(), peers report the end of this process. Blocking: until peers have read all
-  // sent data, at most 200 ms, or a second after finish().
+  // sent data, at most 200 ms, or 5 s after finish().
   ~Connections();
   Connections(const Connections&) = delete;
   Connections& operator=(const Connections&) = delete;

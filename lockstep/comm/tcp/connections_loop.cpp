@@ -27,7 +27,7 @@ FileDescriptor listen_on(const SocketAddress& address, const std::string& host) 
   throw_not_listening(address, errno);
 }
 
-constexpr std::chrono::milliseconds finished_linger{1000};
+constexpr std::chrono::milliseconds finished_linger{5000};
 constexpr std::chrono::milliseconds linger{200};
 
 std::string text_of_current() {

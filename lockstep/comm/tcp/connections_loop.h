@@ -28,7 +28,7 @@ class Connections::Loop {
   const JobMember& member() const { return options_.member; }
   const std::string& address() const { return address_; }
 
-  // Ends all connections when peers have read the sent data; waits up to a second after finish().
+  // Ends all connections when peers have read the sent data; waits up to 5 s after finish().
   void stop();
 
   PeerTable& peers() { return peers_; }
