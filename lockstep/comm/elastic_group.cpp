@@ -45,7 +45,8 @@ constexpr std::chrono::milliseconds time_to_form = 5s;
 // limit, the requests of n ranks grow with n * n.
 constexpr std::size_t most_questions = 16;
 
-// Added to `patience`. Without a sign of life from the group, a process stops waiting to join.
+// Added to `patience` and the timeout of a call, in which ranks may wait for a stopped rank 0.
+// Without a sign of life from the group, a process stops waiting to join.
 constexpr std::chrono::seconds longest_silence{60};
 
 std::map<Seat, int> places_in(const std::vector<Seat>& members) {
@@ -288,7 +289,6 @@ bool ElasticGroup::Implementation::would_end_others(const std::map<Seat, Vote>& 
          });
 }
 
-// The first proposal counts.
 void ElasticGroup::Implementation::propose(const std::map<Seat, Vote>& votes) {
   std::map<Seat, Vote> all = votes;
   for (auto& [seat, vote] : all)
@@ -330,7 +330,7 @@ void ElasticGroup::Implementation::invite(std::map<Seat, Vote>& votes, std::int6
 std::optional<int> ElasticGroup::Implementation::await_invitation() {
   std::int64_t number = entries_->arrive(me_);
   std::optional<std::string> heartbeat;
-  const auto limit = longer_by(options_.patience, longest_silence);
+  const auto limit = longer_by(longer_by(options_.patience, call_timeout_), longest_silence);
   Deadline silent = runtime_.in(limit);
   while (true) {
     if (runtime_.preemption_signalled()) {
@@ -357,7 +357,6 @@ std::optional<int> ElasticGroup::Implementation::await_invitation() {
   }
 }
 
-// Empty if this process leaves instead.
 std::optional<Decision> ElasticGroup::Implementation::join() {
   runtime_.keep_preemption_signals();  // Otherwise they would kill it.
   while (const auto next = await_invitation()) {

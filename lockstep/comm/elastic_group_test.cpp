@@ -13,6 +13,8 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/elastic_entries.h"
+#include "lockstep/comm/elastic_runtime.h"
 #include "lockstep/comm/process_group.h"
 #include "lockstep/job/host_session.h"
 #include "tests/fault_of.h"
@@ -31,7 +33,6 @@ using test::fault_of;
 using test::Rank;
 using test::Ranks;
 
-// The sum of one from each rank.
 float count_ranks(const ProcessGroup& group) {
   float one = 1;
   group.all_reduce({.data = &one, .count = 1});
@@ -49,7 +50,6 @@ ElasticGroup::Change start(ElasticGroup& elastic) {
   return change;
 }
 
-// Collectives until one fails because of a lost rank.
 Fault wait_for_loss(const ProcessGroup& group) {
   return fault_of([&] {
     while (true) count_ranks(group);
@@ -270,6 +270,44 @@ const Ranks too_late("a process comes after the end", [](const Rank& rank) {
 
 TEST(ElasticGroup, AProcessDoesNotWaitForAGroupThatHasEnded) {
   EXPECT_TRUE(all_succeeded(too_late.run(2)));
+}
+
+// Only sleep_for() takes time.
+class SleptTime final : public ElasticRuntime {
+ public:
+  Clock::time_point now() override { return now_; }
+  void sleep_for(std::chrono::milliseconds time) override { now_ += time; }
+  std::function<void()> start(std::function<void()> /*body*/) override {
+    return [] {};
+  }
+  ProcessGroup make_group(const InitOptions& /*options*/,
+                          std::chrono::milliseconds /*call_timeout*/) override {
+    throw Error(Fault::bug, "");
+  }
+  void keep_preemption_signals() override {}
+  bool preemption_signalled() override { return false; }
+
+ private:
+  Clock::time_point now_ = Clock::now();
+};
+
+TEST(ElasticGroup, AProcessWaitsToJoinForLongerThanACallOfTheGroup) {
+  SleptTime runtime;
+  ElasticOptions options;
+  options.init.environment = LaunchEnvironment{.launcher = "a test",
+                                               .rank = 1,
+                                               .world_size = 2,
+                                               .local_world_size = 0,
+                                               .job_id = {},
+                                               .agent_fd = {}};
+  options.init.store = std::make_shared<InProcessStore>();
+  options.incarnation = 1;
+  const Decision first{.generation = 0, .members = {{0, 0}, {1, 0}}, .holders = 2};
+  ElasticEntries(options.init.store, 0, runtime).propose({}, first);
+  const auto begin = runtime.now();
+  ElasticGroup elastic(options, runtime);
+  EXPECT_EQ(fault_of([&] { elastic.agree({}); }), Fault::peer_lost);
+  EXPECT_GT(runtime.now() - begin, options.init.timeout + options.patience);
 }
 
 const Ranks told_to_leave("a process that waits to join gets SIGTERM", [](const Rank& rank) {

@@ -242,8 +242,9 @@ void Job::inject(const PlannedFault& fault) {
 // --- The run -------------------------------------------------------------------------------------
 
 // Each fault may cost the time until the others go on without a rank, or until a group is not made.
+// A restart may wait to join.
 Time Job::limit() const {
-  milliseconds time = plan_.timeout * 3 + milliseconds(200'000);
+  milliseconds time = plan_.timeout * (3 + plan_.most_restarts * per_host_) + milliseconds(200'000);
   for (const PlannedFault& fault : plan_.faults)
     time += fault.length + fault.time + plan_.patience * 4 + milliseconds(30'000);
   return simulation_.now() + time;
