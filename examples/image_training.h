@@ -48,8 +48,8 @@ class Computation {
   // Disabled without --amp fp16. Ranks with parts of the weights have different infinities, and
   // query each other.
   lockstep::GradScaler scaler(const lockstep::ProcessGroup& world) const {
-    const lockstep::GradScalerOptions options{.enabled = needs_scaler()};
-    return is_cut_ ? lockstep::GradScaler(world, options) : lockstep::GradScaler(options);
+    return lockstep::GradScaler(is_cut_ ? world : lockstep::ProcessGroup::self(),
+                                {.enabled = needs_scaler()});
   }
 
   // The scaler skips steps with infinities.

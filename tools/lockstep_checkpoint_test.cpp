@@ -62,7 +62,8 @@ class LockstepCheckpoint : public testing::Test {
                 const StateDict& optimizer = adam()) {
     Fixed first(model);
     Fixed second(optimizer);
-    Checkpointer(folder() / run).save(step, {{"model", &first}, {"optimizer", &second}});
+    Checkpointer(folder() / run, ProcessGroup::self())
+        .save(step, {{"model", &first}, {"optimizer", &second}});
     return list_checkpoints(folder() / run).front();
   }
   fs::path save(const std::string& run, std::int64_t step) {

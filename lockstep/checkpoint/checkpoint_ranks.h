@@ -19,7 +19,6 @@ namespace lockstep::checkpoint {
 
 class CheckpointRanks {
  public:
-  CheckpointRanks() = default;  // One process.
   CheckpointRanks(ProcessGroup group, std::chrono::milliseconds timeout);
 
   int rank() const { return group_ ? group_->rank() : 0; }
@@ -29,7 +28,7 @@ class CheckpointRanks {
   const ProcessGroup& group() const { return *group_; }
   std::chrono::milliseconds timeout() const { return timeout_; }
 
-  // The group's before_end(), if any.
+  // The group's before_end().
   void before_end(const std::shared_ptr<const std::function<void()>>& act) const;
 
   void abort(std::string_view reason) const;
@@ -44,8 +43,8 @@ class CheckpointRanks {
   std::string rank_0(std::string_view what, const std::function<std::string()>& action) const;
 
  private:
-  std::optional<ProcessGroup> group_;
-  std::chrono::milliseconds timeout_{};
+  std::optional<ProcessGroup> group_;  // Empty for one rank.
+  std::chrono::milliseconds timeout_;
 };
 
 }  // namespace lockstep::checkpoint

@@ -393,10 +393,6 @@ Checkpointer::Checkpointer(fs::path directory, const ProcessGroup& group,
     : implementation_(std::make_unique<Implementation>(
           std::move(directory), ranks_of(group, options.timeout), options)) {}
 
-Checkpointer::Checkpointer(fs::path directory, CheckpointerOptions options)
-    : implementation_(
-          std::make_unique<Implementation>(std::move(directory), CheckpointRanks(), options)) {}
-
 Checkpointer::~Checkpointer() = default;
 
 void Checkpointer::prepare(const NamedStates& state) {
@@ -422,10 +418,6 @@ std::optional<Resumed> Checkpointer::resume(const NamedStates& state) {
 std::int64_t load_checkpoint(const fs::path& directory, const NamedStates& state,
                              const ProcessGroup& group) {
   return load_state(directory, state, {group, CheckpointerOptions{}.timeout}, UnknownParts::ignore);
-}
-
-std::int64_t load_checkpoint(const fs::path& directory, const NamedStates& state) {
-  return load_state(directory, state, {}, UnknownParts::ignore);
 }
 
 std::optional<fs::path> latest_checkpoint(const fs::path& directory) {

@@ -71,9 +71,6 @@ class LOCKSTEP_API Checkpointer {
   Checkpointer(std::filesystem::path directory, const ProcessGroup& group,
                CheckpointerOptions options = {});
 
-  // For a single process.
-  explicit Checkpointer(std::filesystem::path directory, CheckpointerOptions options = {});
-
   // Waits for a background write and logs its errors.
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
@@ -109,14 +106,12 @@ class LOCKSTEP_API Checkpointer {
   const std::unique_ptr<Implementation> implementation_;
 };
 
-// Collective: loads a checkpoint, or the latest one in `directory`, on any number of ranks, or in
-// one process without a group. Ignores saved parts that `state` lacks. Returns the step. Loaded
-// bytes are verified before `state` changes, then read again. If that fails, the message reports
-// that `state` is partially updated. Errors: as CheckpointReader's and resume()'s, on all ranks.
+// Collective: loads a checkpoint, or the latest one in `directory`, on any number of ranks.
+// Ignores saved parts that `state` lacks. Returns the step. Verifies bytes before `state`
+// changes, then reads them again. If that fails, the message reports that `state` is partially
+// updated. Errors: as CheckpointReader's and resume()'s, on all ranks.
 LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory,
                                           const NamedStates& state, const ProcessGroup& group);
-LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory,
-                                          const NamedStates& state);
 
 // The newest checkpoint in `directory`, judged only by its name.
 LOCKSTEP_API std::optional<std::filesystem::path> latest_checkpoint(

@@ -188,7 +188,7 @@ TEST_F(CheckpointsOfBoxes, AreTheSameFileAsAWholeTensor) {
   StateDict state;
   state.tensors["weight"] = whole(weight);
   Parts parts(state);
-  Checkpointer(root() / "whole").save(1, {{"model", &parts}});
+  Checkpointer(root() / "whole", ProcessGroup::self()).save(1, {{"model", &parts}});
   for (const bool async : {false, true}) {
     const fs::path folder = root() / (async ? "async" : "sync");
     save(3, folder, weight, cut_along(1, even, 3), async);
@@ -278,13 +278,13 @@ TEST_F(CheckpointsOfBoxes, AreReadIntoTheRequestedTensors) {
   const Boxes boxes = cut_along(1, even, 3)({8, 12}, 1, 2);
   const at::Tensor local = at::zeros({8, 6});
   Parts parts(StateRequest{{"weight", all_of(boxes, local)}});
-  load_checkpoint(root(), {{"model", &parts}});
+  load_checkpoint(root(), {{"model", &parts}}, ProcessGroup::self());
   EXPECT_TRUE(parts.tensor("weight").data.is_same(local));
   EXPECT_TRUE(at::equal(local, local_of(weight, boxes)));
 
   // Boxes of one request may overlap.
   Parts twice(StateRequest{{"weight", all_of({.list = {{{0, 3}, {8, 3}}, {{2, 0}, {4, 12}}}})}});
-  load_checkpoint(root(), {{"model", &twice}});
+  load_checkpoint(root(), {{"model", &twice}}, ProcessGroup::self());
   EXPECT_TRUE(at::equal(twice.tensor("weight").data, at::cat({weight.slice(1, 3, 6).flatten(),
                                                               weight.slice(0, 2, 6).flatten()})));
 }
@@ -337,7 +337,7 @@ TEST_F(CheckpointsOfBoxes, ThatTheDataDoesNotFillAreRefused) {
   std::string text;
   EXPECT_EQ(test::fault_of(
                 [&] {
-                  Checkpointer(root()).save(1, {{"model", &parts}});
+                  Checkpointer(root(), ProcessGroup::self()).save(1, {{"model", &parts}});
                 },
                 &text),
             Fault::misuse);
@@ -350,7 +350,7 @@ TEST_F(CheckpointsOfBoxes, ThatTheDataDoesNotFillAreRefused) {
   Parts strided(state);
   EXPECT_EQ(test::fault_of(
                 [&] {
-                  Checkpointer(root()).save(1, {{"model", &strided}});
+                  Checkpointer(root(), ProcessGroup::self()).save(1, {{"model", &strided}});
                 },
                 &text),
             Fault::misuse);
@@ -362,12 +362,12 @@ TEST_F(CheckpointsOfBoxes, ThatAreNotThereAreRefusedBeforeAnythingIsRead) {
   state.tensors["first"] = whole(at::randn({4, 6}));
   state.tensors["weight"] = whole(at::randn({4, 6}));
   Parts saved(state);
-  Checkpointer(root()).save(1, {{"model", &saved}});
+  Checkpointer(root(), ProcessGroup::self()).save(1, {{"model", &saved}});
   const auto error_of_request = [&](const ElementRange& range) {
     const at::Tensor first = at::zeros({4, 6});
     Parts parts(StateRequest{{"first", {.begin = 0, .end = 24, .into = first}}, {"weight", range}});
     std::string text;
-    const auto load = [&] { load_checkpoint(root(), {{"model", &parts}}); };
+    const auto load = [&] { load_checkpoint(root(), {{"model", &parts}}, ProcessGroup::self()); };
     EXPECT_EQ(test::fault_of(load, &text), Fault::misuse);
     EXPECT_TRUE(at::equal(first, at::zeros({4, 6})));
     return text;
@@ -391,7 +391,10 @@ TEST_F(CheckpointsOfBoxes, AreNotLoadedFromADamagedFile) {
   stream.close();
   const at::Tensor local = at::zeros({4, 2});  // The damaged byte is outside its part.
   Parts parts(StateRequest{{"weight", all_of({.list = {{{0, 1}, {4, 2}}}}, local)}});
-  EXPECT_EQ(test::fault_of([&] { load_checkpoint(root(), {{"model", &parts}}); }), Fault::corrupt);
+  EXPECT_EQ(test::fault_of([&] {
+              load_checkpoint(root(), {{"model", &parts}}, ProcessGroup::self());
+            }),
+            Fault::corrupt);
   EXPECT_TRUE(at::equal(local, at::zeros({4, 2})));
 }
 

@@ -139,7 +139,7 @@ class Checkpoints : public testing::Test {
 
 TEST_F(Checkpoints, AreSavedAndLoadedByOneProcess) {
   Tensors saved(some_state(1)), loaded;
-  Checkpointer checkpoints(root());
+  Checkpointer checkpoints(root(), ProcessGroup::self());
   EXPECT_FALSE(checkpoints.resume({{"model", &loaded}}).has_value());
   checkpoints.save(100, {{"model", &saved}});
   EXPECT_EQ(names_in(root()), (std::set<std::string>{"latest", "step-0000000100"}));
@@ -155,7 +155,7 @@ TEST_F(Checkpoints, AreSavedAndLoadedByOneProcess) {
 
 TEST_F(Checkpoints, ArePlainFilesOfSafetensors) {
   Tensors saved(some_state(2));
-  Checkpointer(root()).save(1, {{"model", &saved}});
+  Checkpointer(root(), ProcessGroup::self()).save(1, {{"model", &saved}});
   const Safetensors file = load_safetensors(step("001") / "model-00001-of-00001.safetensors");
   std::map<std::string, at::Tensor> tensors(file.tensors.begin(), file.tensors.end());
   ASSERT_EQ(tensors.size(), 4u);
@@ -255,17 +255,17 @@ TEST_F(Checkpoints, KeepComplexNumbers) {
 TEST_F(Checkpoints, AreLoadedToTensorsThatLibTorchConjugatesLazily) {
   const at::Tensor value = at::randn({4}, at::kComplexFloat);
   Tensors saved({.tensors = {{"buffer", whole(value)}}, .values = {}});
-  Checkpointer(root()).save(1, {{"model", &saved}});
+  Checkpointer(root(), ProcessGroup::self()).save(1, {{"model", &saved}});
   torch::nn::Module module;
   module.register_buffer("buffer", at::zeros({4}, at::kComplexFloat).conj());
-  load_checkpoint(root(), {{"model", module_state(module).get()}});
+  load_checkpoint(root(), {{"model", module_state(module).get()}}, ProcessGroup::self());
   EXPECT_TRUE(at::equal(module.named_buffers()["buffer"].resolve_conj(), value));
 }
 
 TEST_F(Checkpoints, AreRefusedWhenTwoTensorsSharedInTheModuleDiffer) {
   const auto save = [&](std::int64_t step, const at::Tensor& weight, const at::Tensor& again) {
     Tensors saved({.tensors = {{"weight", whole(weight)}, {"again", whole(again)}}, .values = {}});
-    Checkpointer(root()).save(step, {{"model", &saved}});
+    Checkpointer(root(), ProcessGroup::self()).save(step, {{"model", &saved}});
   };
   const at::Tensor good = at::randn({3, 3});
   save(1, good, good.clone());
@@ -291,9 +291,9 @@ TEST_F(Checkpoints, AreRefusedWhenTwoTensorsSharedInTheModuleDiffer) {
 
 TEST_F(Checkpoints, GiveARankThePartThatItWants) {
   Tensors saved(some_state(1)), loaded;
-  Checkpointer(root()).save(1, {{"model", &saved}});
+  Checkpointer(root(), ProcessGroup::self()).save(1, {{"model", &saved}});
   loaded.want({{"weight", {5, 9}}, {"empty", {0, 0}}});
-  load_checkpoint(root(), {{"model", &loaded}});
+  load_checkpoint(root(), {{"model", &loaded}}, ProcessGroup::self());
   EXPECT_TRUE(at::equal(loaded.tensor("weight"), at::arange(5, 9, at::kFloat)));
   EXPECT_EQ(loaded.state().tensors.at("weight").begin, 5);
   EXPECT_EQ(loaded.state().tensors.at("weight").shape, (std::vector<std::int64_t>{3, 4}));
@@ -401,7 +401,7 @@ TEST_F(Checkpoints, AreCopiedToMemoryThatWasPrepared) {
   StateDict state;
   state.tensors["weight"] = whole(at::full({bytes / 4}, 1, at::kFloat));
   Tensors saved(state), loaded;
-  Checkpointer checkpoints(root(), {.async = true});
+  Checkpointer checkpoints(root(), ProcessGroup::self(), {.async = true});
   const std::int64_t before = resident();
   checkpoints.prepare({{"model", &saved}});
   const auto limit = std::chrono::steady_clock::now() + std::chrono::minutes(1);
@@ -413,7 +413,7 @@ TEST_F(Checkpoints, AreCopiedToMemoryThatWasPrepared) {
   checkpoints.save(1, {{"model", &saved}});
   checkpoints.wait();
   EXPECT_LT(resident() - prepared, bytes / 2);
-  load_checkpoint(root(), {{"model", &loaded}});
+  load_checkpoint(root(), {{"model", &loaded}}, ProcessGroup::self());
   expect_same(loaded.state(), saved.state());
 }
 
@@ -443,7 +443,7 @@ TEST_F(Checkpoints, MayBecomeLargerThanWhatWasPrepared) {
 
 TEST_F(Checkpoints, ThatAreSynchronousAreNotPrepared) {
   Tensors saved(some_state(1));
-  Checkpointer checkpoints(root());
+  Checkpointer checkpoints(root(), ProcessGroup::self());
   error_of([&] { checkpoints.prepare({{"model", &saved}}); }, Fault::misuse);
 }
 
@@ -464,7 +464,7 @@ TEST_F(Checkpoints, ThatOneRankSavesAndAnotherPreparesAreRefused) {
 
 TEST_F(Checkpoints, ReportABackgroundFailureAtTheNextCall) {
   Tensors saved(some_state(1));
-  Checkpointer checkpoints(root(), {.async = true});
+  Checkpointer checkpoints(root(), ProcessGroup::self(), {.async = true});
   checkpoints.save(1, {{"model", &saved}});
   checkpoints.wait();
   rlimit old{};
@@ -487,7 +487,7 @@ class CopiedCheckpoints : public Checkpoints {
   CopiedCheckpoints() {
     for (int i = 1; i <= 2; ++i) {
       Tensors saved(some_state(i));
-      Checkpointer(root()).save(i, {{"model", &saved}});
+      Checkpointer(root(), ProcessGroup::self()).save(i, {{"model", &saved}});
     }
     fs::copy(root(), copy_, fs::copy_options::recursive);
   }
@@ -498,7 +498,7 @@ class CopiedCheckpoints : public Checkpoints {
 TEST_F(CopiedCheckpoints, AreResumedFromAndSavedToAndKeepTheFolderLatest) {
   ASSERT_TRUE(fs::is_directory(fs::symlink_status(copy_ / "latest")));
   catch_log();
-  Checkpointer checkpoints(copy_, {.keep_last = 2});
+  Checkpointer checkpoints(copy_, ProcessGroup::self(), {.keep_last = 2});
   Tensors state;
   EXPECT_EQ(checkpoints.resume({{"model", &state}})->step, 2);
   EXPECT_EQ(occurrences(log_, "latest will not lead to the newest checkpoint"), 1) << log_;
@@ -507,14 +507,15 @@ TEST_F(CopiedCheckpoints, AreResumedFromAndSavedToAndKeepTheFolderLatest) {
   EXPECT_EQ(occurrences(log_, "latest will not lead to the newest checkpoint"), 1) << log_;
   EXPECT_EQ(list_checkpoints(copy_),
             (std::vector<fs::path>{copy_ / "step-0000000004", copy_ / "step-0000000003"}));
-  EXPECT_EQ(load_checkpoint(copy_, {{"model", &state}}), 4);
-  EXPECT_EQ(load_checkpoint(copy_ / "latest", {{"model", &state}}), 2) << "it is the user's";
+  EXPECT_EQ(load_checkpoint(copy_, {{"model", &state}}, ProcessGroup::self()), 4);
+  EXPECT_EQ(load_checkpoint(copy_ / "latest", {{"model", &state}}, ProcessGroup::self()), 2)
+      << "it is the user's";
 }
 
 TEST_F(CopiedCheckpoints, AreResumedFromThePreviousOneWhenTheNewestIsDamaged) {
   catch_log();
   flip_last_byte(copy_ / "step-0000000002" / "manifest.json");
-  Checkpointer checkpoints(copy_);
+  Checkpointer checkpoints(copy_, ProcessGroup::self());
   Tensors state;
   const auto resumed = checkpoints.resume({{"model", &state}});
   EXPECT_EQ(resumed->step, 1);
@@ -525,7 +526,7 @@ TEST_F(CopiedCheckpoints, AreResumedFromThePreviousOneWhenTheNewestIsDamaged) {
 
 TEST_F(CopiedCheckpoints, GetTheirLinkBackOnceTheFolderIsGone) {
   catch_log();
-  Checkpointer checkpoints(copy_);
+  Checkpointer checkpoints(copy_, ProcessGroup::self());
   Tensors state;
   checkpoints.resume({{"model", &state}});
   fs::remove_all(copy_ / "latest");
@@ -538,14 +539,14 @@ TEST_F(Checkpoints, LeaveAFileAloneThatIsCalledLatest) {
   fs::create_directories(root());
   std::ofstream(root() / "latest") << "step-0000000007";
   Tensors saved(some_state(1));
-  Checkpointer(root()).save(8, {{"model", &saved}});
+  Checkpointer(root(), ProcessGroup::self()).save(8, {{"model", &saved}});
   EXPECT_EQ(fs::file_size(root() / "latest"), 15u);
   EXPECT_EQ(latest_checkpoint(root()), step("008"));
 }
 
 TEST_F(Checkpoints, AreKeptAccordingToTheOptions) {
   Tensors saved(some_state(1));
-  Checkpointer checkpoints(root(), {.keep_last = 2, .keep_every = 30});
+  Checkpointer checkpoints(root(), ProcessGroup::self(), {.keep_last = 2, .keep_every = 30});
   for (int step = 10; step <= 80; step += 10) checkpoints.save(step, {{"model", &saved}});
   EXPECT_EQ(names_in(root()), (std::set<std::string>{"latest", "step-0000000030", "step-0000000060",
                                                      "step-0000000070", "step-0000000080"}));
@@ -557,7 +558,7 @@ TEST_F(Checkpoints, NeedAFolderAndReportAFileInItsPlaceFirst) {
   std::ofstream(root()) << "a file";
   Tensors state(some_state(1));
   for (const fs::path& place : {root(), root() / "below"}) {
-    Checkpointer checkpoints(place);
+    Checkpointer checkpoints(place, ProcessGroup::self());
     const std::string expected = root().string() + " is not a folder";
     for (const bool saves : {false, true}) {
       const std::string text = error_of(
@@ -575,7 +576,7 @@ TEST_F(Checkpoints, NeedAFolderAndReportAFileInItsPlaceFirst) {
 
 TEST_F(Checkpoints, AreRefusedForAnExistingStep) {
   Tensors saved(some_state(1)), other(some_state(2)), loaded;
-  Checkpointer checkpoints(root());
+  Checkpointer checkpoints(root(), ProcessGroup::self());
   checkpoints.save(1, {{"model", &saved}});
   EXPECT_TRUE(contains(error_of(
                            [&] {
@@ -592,7 +593,7 @@ TEST_F(Checkpoints, ThatAreDamagedAreSkippedAndSetAside) {
   catch_log();
   Tensors loaded;
   {
-    Checkpointer checkpoints(root());
+    Checkpointer checkpoints(root(), ProcessGroup::self());
     for (int i = 1; i <= 3; ++i) {
       Tensors saved(some_state(i));
       checkpoints.save(i, {{"model", &saved}});
@@ -600,7 +601,7 @@ TEST_F(Checkpoints, ThatAreDamagedAreSkippedAndSetAside) {
   }
   flip_last_byte(step("003") / "model-00001-of-00001.safetensors");
   fs::remove(step("002") / "manifest.json");
-  Checkpointer checkpoints(root());
+  Checkpointer checkpoints(root(), ProcessGroup::self());
   const auto resumed = checkpoints.resume({{"model", &loaded}});
   ASSERT_TRUE(resumed.has_value());
   EXPECT_EQ(resumed->step, 1);
@@ -623,19 +624,19 @@ TEST_F(Checkpoints, ThatAreDamagedAreSkippedAndSetAside) {
 TEST_F(Checkpoints, ThatCannotBeReadAreSetAsideToo) {
   catch_log();
   Tensors saved(some_state(1)), loaded;
-  Checkpointer(root()).save(1, {{"model", &saved}});
+  Checkpointer(root(), ProcessGroup::self()).save(1, {{"model", &saved}});
   std::ofstream(step("002")) << "a file, where a folder should be";
-  Checkpointer checkpoints(root(), {.keep_last = 2});
+  Checkpointer checkpoints(root(), ProcessGroup::self(), {.keep_last = 2});
   EXPECT_EQ(checkpoints.resume({{"model", &loaded}})->step, 1);
   checkpoints.save(2, {{"model", &loaded}});
   EXPECT_EQ(list_checkpoints(root()), (std::vector<fs::path>{step("002"), step("001")}));
-  EXPECT_EQ(load_checkpoint(root(), {{"model", &loaded}}), 2);
+  EXPECT_EQ(load_checkpoint(root(), {{"model", &loaded}}, ProcessGroup::self()), 2);
 }
 
 TEST_F(Checkpoints, ThatCanBeReadAgainAreNotSetAside) {
   catch_log();
   Tensors saved(some_state(1)), loaded;
-  Checkpointer checkpoints(root());
+  Checkpointer checkpoints(root(), ProcessGroup::self());
   checkpoints.save(1, {{"model", &saved}});
   checkpoints.save(2, {{"model", &saved}});
   fs::rename(step("002") / "manifest.json", step("002") / "elsewhere");
@@ -648,12 +649,12 @@ TEST_F(Checkpoints, ThatCanBeReadAgainAreNotSetAside) {
 
 TEST_F(Checkpoints, AreFoundWithoutTheirLink) {
   Tensors saved(some_state(1)), loaded;
-  Checkpointer checkpoints(root());
+  Checkpointer checkpoints(root(), ProcessGroup::self());
   EXPECT_EQ(latest_checkpoint(root()), std::nullopt);
   checkpoints.save(1, {{"model", &saved}});
   checkpoints.save(2, {{"model", &saved}});
   fs::remove(root() / "latest");
-  EXPECT_EQ(load_checkpoint(root(), {{"model", &loaded}}), 2);
+  EXPECT_EQ(load_checkpoint(root(), {{"model", &loaded}}, ProcessGroup::self()), 2);
   fs::create_symlink("step-0000000003", root() / "latest");
   EXPECT_EQ(latest_checkpoint(root()), step("002"));
 }
@@ -686,27 +687,28 @@ TEST_F(Checkpoints, DoNotHoldUpAnExceptionThatEndsTheTraining) {
                std::exception);
   EXPECT_TRUE(contains(log_, "an exception ends the training") || fs::exists(step("001"))) << log_;
   Tensors saved(some_state(1));
-  Checkpointer(root()).save(2, {{"model", &saved}});
+  Checkpointer(root(), ProcessGroup::self()).save(2, {{"model", &saved}});
 }
 
 TEST_F(Checkpoints, CauseAnErrorInsteadOfAFreshStartWhenAllAreDamaged) {
   catch_log();
   Tensors saved(some_state(1));
-  Checkpointer(root()).save(1, {{"model", &saved}});
+  Checkpointer(root(), ProcessGroup::self()).save(1, {{"model", &saved}});
   flip_last_byte(step("001") / "manifest.json");
   Tensors loaded(some_state(5));
-  EXPECT_TRUE(contains(error_of(
-                           [&] {
-                             Checkpointer(root()).resume({{"model", &loaded}});
-                           },
-                           Fault::corrupt),
-                       "none of its 1 checkpoints can be loaded"));
+  EXPECT_TRUE(
+      contains(error_of(
+                   [&] {
+                     Checkpointer(root(), ProcessGroup::self()).resume({{"model", &loaded}});
+                   },
+                   Fault::corrupt),
+               "none of its 1 checkpoints can be loaded"));
   expect_same(loaded.state(), some_state(5));
 }
 
 TEST_F(Checkpoints, ThatDoNotFitTheProgramAreMisuse) {
   Tensors saved(some_state(1)), other;
-  Checkpointer checkpoints(root());
+  Checkpointer checkpoints(root(), ProcessGroup::self());
   checkpoints.save(1, {{"model", &saved}, {"optimizer", &other}});
   Tensors model, optimizer;
   EXPECT_TRUE(contains(error_of(
@@ -717,28 +719,30 @@ TEST_F(Checkpoints, ThatDoNotFitTheProgramAreMisuse) {
                        "has the part 'optimizer', which this program's state lacks"));
   EXPECT_TRUE(contains(error_of(
                            [&] {
-                             load_checkpoint(root(), {{"ema", &model}});
+                             load_checkpoint(root(), {{"ema", &model}}, ProcessGroup::self());
                            },
                            Fault::misuse),
                        "has no part 'ema'; it has 'model', 'optimizer'"));
-  EXPECT_EQ(load_checkpoint(root(), {{"model", &model}}), 1) << "parts may be loaded alone";
-  EXPECT_TRUE(contains(error_of(
-                           [&] {
-                             load_checkpoint(root() / "none", {{"model", &model}});
-                           },
-                           Fault::system),
-                       "No such file"));
+  EXPECT_EQ(load_checkpoint(root(), {{"model", &model}}, ProcessGroup::self()), 1)
+      << "parts may be loaded alone";
+  EXPECT_TRUE(
+      contains(error_of(
+                   [&] {
+                     load_checkpoint(root() / "none", {{"model", &model}}, ProcessGroup::self());
+                   },
+                   Fault::system),
+               "No such file"));
 }
 
 TEST_F(Checkpoints, FormOneTrainingSequencePerFolder) {
   Tensors saved(some_state(1)), loaded;
   {
-    Checkpointer checkpoints(root());
+    Checkpointer checkpoints(root(), ProcessGroup::self());
     checkpoints.save(10, {{"model", &saved}});
     checkpoints.save(20, {{"model", &saved}});
   }
-  Checkpointer again(root());
-  load_checkpoint(step("010"), {{"model", &loaded}});
+  Checkpointer again(root(), ProcessGroup::self());
+  load_checkpoint(step("010"), {{"model", &loaded}}, ProcessGroup::self());
   EXPECT_TRUE(contains(error_of(
                            [&] {
                              again.save(15, {{"model", &saved}});
@@ -758,7 +762,7 @@ TEST_F(Checkpoints, AreReportedMissingInAnEmptyFolder) {
   fs::create_directories(root());
   EXPECT_TRUE(contains(error_of(
                            [&] {
-                             load_checkpoint(root(), {{"model", &loaded}});
+                             load_checkpoint(root(), {{"model", &loaded}}, ProcessGroup::self());
                            },
                            Fault::misuse),
                        "holds no checkpoint"));
@@ -766,7 +770,7 @@ TEST_F(Checkpoints, AreReportedMissingInAnEmptyFolder) {
 
 TEST_F(Checkpoints, AllowOnlyTheFirstOfTwoWriters) {
   Tensors saved(some_state(1));
-  Checkpointer first(root()), second(root());
+  Checkpointer first(root(), ProcessGroup::self()), second(root(), ProcessGroup::self());
   first.save(1, {{"model", &saved}});
   EXPECT_TRUE(contains(error_of(
                            [&] {
@@ -780,7 +784,7 @@ TEST_F(Checkpoints, AllowOnlyTheFirstOfTwoWriters) {
 
 TEST_F(Checkpoints, ThatAnotherJobSavesAreNotResumedFromOnAnyRank) {
   Tensors saved(some_state(1));
-  Checkpointer first(root());
+  Checkpointer first(root(), ProcessGroup::self());
   EXPECT_FALSE(first.resume({{"model", &saved}}).has_value());  // Now the lock is first's.
   run_in_process(2, [&](ProcessGroup& world) {
     Tensors loaded;
@@ -799,7 +803,7 @@ TEST_F(Checkpoints, ThatAnotherJobSavesAreNotResumedFromOnAnyRank) {
 
 TEST_F(Checkpoints, AreLockedAgainInARecreatedFolder) {
   Tensors saved(some_state(1));
-  Checkpointer first(root()), second(root());
+  Checkpointer first(root(), ProcessGroup::self()), second(root(), ProcessGroup::self());
   first.save(1, {{"model", &saved}});
   fs::remove_all(root());
   first.save(2, {{"model", &saved}});
@@ -820,7 +824,7 @@ TEST_F(Checkpoints, RemoveWhatAKilledJobLeft) {
   fs::create_directories(root() / "latest.tmp-of-somebody");
   fs::create_directories(root() / "step-back.tmp-mine");
   fs::create_directories(root() / "notes");
-  Checkpointer checkpoints(root());
+  Checkpointer checkpoints(root(), ProcessGroup::self());
   EXPECT_FALSE(checkpoints.resume({{"model", &saved}}).has_value());
   checkpoints.save(8, {{"model", &saved}});
   EXPECT_EQ(names_in(root()), (std::set<std::string>{"latest", "latest.tmp-of-somebody", "notes",

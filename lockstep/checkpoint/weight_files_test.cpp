@@ -271,7 +271,7 @@ TEST_F(Folder, WithoutWeightsIsRefusedWithItsContents) {
 }
 
 TEST_F(Folder, MayContainPicklesBesideCheckpoints) {
-  Checkpointer(folder_).save(1, {{"model", module_state(*saved_).get()}});
+  Checkpointer(folder_, ProcessGroup::self()).save(1, {{"model", module_state(*saved_).get()}});
   write("best.pt", "a pickle");
   load_weights(*net_, folder_);
   EXPECT_EQ(sha256(*net_), sha256(*saved_));

@@ -4,6 +4,7 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -35,11 +36,12 @@ class ThreadContext final : public comm::RankContext {
   const std::shared_ptr<comm::ThreadPeers> peers_;
 };
 
-ProcessGroup make_group(const std::shared_ptr<comm::ThreadTeam>& team, int rank,
+ProcessGroup make_group(std::string name, const std::shared_ptr<comm::ThreadTeam>& team, int rank,
                         std::chrono::milliseconds timeout) {
   auto peers = std::make_shared<comm::ThreadPeers>(team, rank);
   ProcessGroup::State::Parts parts;
-  parts.identity = {.name = "world", .rank = rank, .size = team->size(), .timeout = timeout};
+  parts.identity = {
+      .name = std::move(name), .rank = rank, .size = team->size(), .timeout = timeout};
   parts.rank_context = std::make_shared<ThreadContext>(team, peers);
   parts.backend =
       std::make_unique<comm::ShmBackend>(std::move(peers), parts.identity.name, timeout);
@@ -47,6 +49,10 @@ ProcessGroup make_group(const std::shared_ptr<comm::ThreadTeam>& team, int rank,
 }
 
 }  // namespace
+
+ProcessGroup ProcessGroup::self() {
+  return make_group("self", std::make_shared<comm::ThreadTeam>(1), 0, default_timeout);
+}
 
 void run_in_process(int world_size, const std::function<void(ProcessGroup&)>& body,
                     std::chrono::milliseconds timeout) {
@@ -62,7 +68,7 @@ void run_in_process(int world_size, const std::function<void(ProcessGroup&)>& bo
   const auto live = [&](int rank) {
     const StepClock::OfThread clock;
     try {
-      ProcessGroup group = make_group(team, rank, timeout);
+      ProcessGroup group = make_group("world", team, rank, timeout);
       try {
         body(group);
         destroy_process_group(group);

@@ -52,6 +52,9 @@ struct CallOptions {
 
 class LOCKSTEP_API ProcessGroup {
  public:
+  // A new group of this process alone. Needs no launcher.
+  static ProcessGroup self();
+
   int rank() const;
   int size() const;
   int local_rank() const;  // Rank among this group's ranks on this host.

@@ -51,6 +51,18 @@ TEST(Barrier, IsAMismatchWhereAnotherRankCallsSomethingElse) {
   EXPECT_NE(message.find("rank 0 called barrier"), message.npos) << message;
 }
 
+TEST(ProcessGroup, SelfNeedsNoLauncher) {
+  ProcessGroup self = ProcessGroup::self();
+  EXPECT_EQ(self.size(), 1);
+  std::vector<float> values{1, 2};
+  self.all_reduce_async({.data = values.data(), .count = values.size()}).wait();
+  self.split(/*color=*/0).barrier();
+  EXPECT_EQ(values, (std::vector<float>{1, 2}));
+  destroy_process_group(self);
+  EXPECT_EQ(fault_of([&] { self.barrier(); }), Fault::misuse);
+  ProcessGroup::self().barrier();
+}
+
 const Ranks memory_outlives("memory outlives", [](const Rank& rank) {
   RegisteredMemory memory;
   {

@@ -63,14 +63,9 @@ std::vector<std::vector<at::Tensor>> grouped_gradients(const std::vector<at::Ten
 
 }  // namespace
 
-GradScaler::GradScaler(const GradScalerOptions& options)
+GradScaler::GradScaler(const ProcessGroup& group, const GradScalerOptions& options)
     : options_(checked(options)),
-      scale_(at::scalar_tensor(options.init_scale, at::kFloat)),
-      growth_tracker_(at::zeros({}, at::kInt)) {}
-
-GradScaler::GradScaler(ProcessGroup group, const GradScalerOptions& options)
-    : options_(checked(options)),
-      group_(std::move(group)),
+      group_(group.size() > 1 ? std::optional(group) : std::nullopt),
       scale_(at::scalar_tensor(options.init_scale, at::kFloat)),
       growth_tracker_(at::zeros({}, at::kInt)) {}
 

@@ -43,7 +43,7 @@ struct Weight {
 };
 
 TEST(GradScaler, StepsWithGradientsOfTheLossItself) {
-  GradScaler scaler({.init_scale = 1024});
+  GradScaler scaler(ProcessGroup::self(), {.init_scale = 1024});
   Weight weight;
   weight.backward(scaler, 2);
   EXPECT_EQ(weight.tensor.grad()[0].item<float>(), 2048);
@@ -54,7 +54,7 @@ TEST(GradScaler, StepsWithGradientsOfTheLossItself) {
 }
 
 TEST(GradScaler, TheScaleOfAListIsThatOfItsCallUntilItsLastBackward) {
-  GradScaler scaler({.init_scale = 1024});
+  GradScaler scaler(ProcessGroup::self(), {.init_scale = 1024});
   Weight one, other;
   const auto losses = scaler.scale(std::vector{one.tensor.sum(), other.tensor.sum()});
   losses[0].backward();
@@ -64,7 +64,7 @@ TEST(GradScaler, TheScaleOfAListIsThatOfItsCallUntilItsLastBackward) {
 }
 
 TEST(GradScaler, GradientsThatAreUnscaledAreSteppedOnce) {
-  GradScaler scaler({.init_scale = 1024});
+  GradScaler scaler(ProcessGroup::self(), {.init_scale = 1024});
   Weight weight;
   weight.backward(scaler, 2);
   scaler.unscale_(weight.sgd);
@@ -74,7 +74,7 @@ TEST(GradScaler, GradientsThatAreUnscaledAreSteppedOnce) {
 }
 
 TEST(GradScaler, AWeightThatIsListedTwiceIsUnscaledOnce) {
-  GradScaler scaler({.init_scale = 1024});
+  GradScaler scaler(ProcessGroup::self(), {.init_scale = 1024});
   Weight weight;
   torch::optim::SGD twice(std::vector{weight.tensor, weight.tensor}, 1.0);
   weight.backward(scaler, 2);
@@ -84,7 +84,7 @@ TEST(GradScaler, AWeightThatIsListedTwiceIsUnscaledOnce) {
 
 TEST(GradScaler, AnInfinityOmitsTheStepAndLowersTheScale) {
   for (const float bad : {infinity, -infinity, std::numeric_limits<float>::quiet_NaN()}) {
-    GradScaler scaler({.init_scale = 1024});
+    GradScaler scaler(ProcessGroup::self(), {.init_scale = 1024});
     Weight weight;
     weight.backward(scaler);
     weight.tensor.mutable_grad()[2] = bad;
@@ -96,7 +96,8 @@ TEST(GradScaler, AnInfinityOmitsTheStepAndLowersTheScale) {
 }
 
 TEST(GradScaler, TheScaleGrowsAfterEnoughStepsInARow) {
-  GradScaler scaler({.init_scale = 8, .growth_factor = 4, .growth_interval = 3});
+  GradScaler scaler(ProcessGroup::self(),
+                    {.init_scale = 8, .growth_factor = 4, .growth_interval = 3});
   Weight weight;
   std::vector<double> scales;
   for (int step = 0; step < 10; ++step) {
@@ -110,7 +111,7 @@ TEST(GradScaler, TheScaleGrowsAfterEnoughStepsInARow) {
 }
 
 TEST(GradScaler, TheScaleNeverGrowsToInfinity) {
-  GradScaler scaler({.init_scale = 0x1p127, .growth_interval = 1});
+  GradScaler scaler(ProcessGroup::self(), {.init_scale = 0x1p127, .growth_interval = 1});
   Weight weight;
   weight.backward(scaler, 0);
   EXPECT_TRUE(scaler.step(weight.sgd));
@@ -120,7 +121,7 @@ TEST(GradScaler, TheScaleNeverGrowsToInfinity) {
 
 // Each optimizer skips its own steps; the scale is common.
 TEST(GradScaler, OneOptimizersInfinityIsNotTheOthers) {
-  GradScaler scaler({.init_scale = 8});
+  GradScaler scaler(ProcessGroup::self(), {.init_scale = 8});
   Weight one, other;
   one.backward(scaler);
   other.backward(scaler, infinity);
@@ -131,7 +132,7 @@ TEST(GradScaler, OneOptimizersInfinityIsNotTheOthers) {
 }
 
 TEST(GradScaler, AccumulatesGradientsOfOneScale) {
-  GradScaler scaler({.init_scale = 1024});
+  GradScaler scaler(ProcessGroup::self(), {.init_scale = 1024});
   Weight weight;
   for (int part = 0; part < 3; ++part) weight.backward(scaler);
   EXPECT_TRUE(scaler.step(weight.sgd));
@@ -139,7 +140,7 @@ TEST(GradScaler, AccumulatesGradientsOfOneScale) {
 }
 
 TEST(GradScaler, ScalesEachOfSeveralOutputs) {
-  GradScaler scaler({.init_scale = 8});
+  GradScaler scaler(ProcessGroup::self(), {.init_scale = 8});
   const auto scaled = scaler.scale({torch::ones({2}), torch::full({}, 2.0, at::kBFloat16)});
   EXPECT_TRUE(scaled[0].eq(8).all().item<bool>());
   EXPECT_EQ(scaled[1].item<float>(), 16);
@@ -157,7 +158,7 @@ TEST(GradScaler, UnscalesAllTypesAndSparseGradients) {
     sparse.mutable_grad() =
         torch::sparse_coo_tensor(torch::tensor({{1, 3}}), torch::full({2, 2}, value), {4, 2});
   };
-  GradScaler scaler({.init_scale = 8});
+  GradScaler scaler(ProcessGroup::self(), {.init_scale = 8});
   scaler.scale(torch::ones({}));
   set(16);
   scaler.unscale_(sgd);
@@ -171,8 +172,10 @@ TEST(GradScaler, UnscalesAllTypesAndSparseGradients) {
 }
 
 TEST(GradScaler, RefusesWhatPythonRefuses) {
-  EXPECT_TRUE(has(refusal([] { GradScaler({.growth_factor = 1}); }), "growth_factor"));
-  EXPECT_TRUE(has(refusal([] { GradScaler({.backoff_factor = 1}); }), "backoff_factor"));
+  EXPECT_TRUE(has(refusal([] { GradScaler(ProcessGroup::self(), {.growth_factor = 1}); }),
+                  "growth_factor"));
+  EXPECT_TRUE(has(refusal([] { GradScaler(ProcessGroup::self(), {.backoff_factor = 1}); }),
+                  "backoff_factor"));
   GradScaler scaler;
   Weight weight;
   for (const auto& call : std::vector<std::function<void()>>{
@@ -206,7 +209,7 @@ TEST(GradScaler, RefusesGradientsOfFloat16) {
 }
 
 TEST(GradScaler, NotEnabledItStepsAlways) {
-  GradScaler scaler({.growth_factor = 0, .enabled = false});
+  GradScaler scaler(ProcessGroup::self(), {.growth_factor = 0, .enabled = false});
   EXPECT_FALSE(scaler.is_enabled());
   EXPECT_EQ(scaler.get_scale(), 1);
   Weight weight;
@@ -223,7 +226,8 @@ TEST(GradScaler, NotEnabledItStepsAlways) {
 // --- State ---------------------------------------------------------------------------------------
 
 TEST(GradScaler, GoesOnWithASavedState) {
-  GradScaler scaler({.init_scale = 8, .growth_factor = 4, .growth_interval = 3});
+  GradScaler scaler(ProcessGroup::self(),
+                    {.init_scale = 8, .growth_factor = 4, .growth_interval = 3});
   Weight weight;
   weight.backward(scaler);
   scaler.step(weight.sgd);
@@ -247,7 +251,7 @@ TEST(GradScaler, GoesOnWithASavedState) {
 }
 
 TEST(GradScaler, AStateOfOneThatIsNotEnabledFitsOnlySuchAOne) {
-  GradScaler enabled, disabled({.enabled = false});
+  GradScaler enabled, disabled(ProcessGroup::self(), {.enabled = false});
   EXPECT_TRUE(has(refusal([&] { enabled.wanted(disabled.state_dict()); }), "empty"));
   test::load(disabled, enabled.state_dict());
   test::load(disabled, disabled.state_dict());

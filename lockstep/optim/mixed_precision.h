@@ -78,8 +78,8 @@ struct GradScalerOptions {
 // whose ranks wait for it (`group`, a ShardedOptimizer's): they get Error(aborted).
 class LOCKSTEP_API GradScaler : public Stateful {
  public:
-  explicit GradScaler(const GradScalerOptions& options = {});
-  explicit GradScaler(ProcessGroup group, const GradScalerOptions& options = {});
+  explicit GradScaler(const ProcessGroup& group = ProcessGroup::self(),
+                      const GradScalerOptions& options = {});
   GradScaler(const GradScaler&) = delete;
   GradScaler& operator=(const GradScaler&) = delete;
 
@@ -105,8 +105,8 @@ class LOCKSTEP_API GradScaler : public Stateful {
   // Errors: misuse if no optimizer with gradients was unscaled or stepped.
   void update();
 
-  // Sets the scale. With a group, all ranks must set the same. Errors: misuse before the first
-  // scale(), without a group.
+  // Sets the scale. All ranks of the group must set the same. Errors: misuse before the first
+  // scale(), if the group has one rank.
   void update(double new_scale);
 
   // 1 if disabled.
@@ -150,11 +150,11 @@ class LOCKSTEP_API GradScaler : public Stateful {
   Found unscale_gradients(const std::vector<at::Tensor>& tensors) const;
 
   GradScalerOptions options_;
-  const std::optional<ProcessGroup> group_;
-  bool has_scaled_ = false;          // On any rank of the group.
-  const at::Tensor scale_;           // float32,
-  const at::Tensor growth_tracker_;  // and int32: of one element each, in CPU memory.
-  std::vector<Step> steps_;          // In calling order, which is the same on all ranks.
+  const std::optional<ProcessGroup> group_;  // Empty for one rank.
+  bool has_scaled_ = false;                  // On any rank of the group.
+  const at::Tensor scale_;                   // float32,
+  const at::Tensor growth_tracker_;          // and int32: of one element each, in CPU memory.
+  std::vector<Step> steps_;                  // In calling order, which is the same on all ranks.
 };
 
 }  // namespace lockstep

@@ -60,7 +60,6 @@ LOCKSTEP_API void copy_into(const torch::nn::Module& module, const StateDict& st
 class LOCKSTEP_API RandomGenerators : public Stateful {
  public:
   explicit RandomGenerators(const ProcessGroup& group);
-  RandomGenerators() = default;  // For a process that trains alone.
 
   StateDict state_dict() override;
 
@@ -70,7 +69,7 @@ class LOCKSTEP_API RandomGenerators : public Stateful {
   void load_state_dict(StateDict state) override;
 
  private:
-  int rank_ = 0;
+  int rank_;
 };
 
 }  // namespace lockstep

@@ -156,7 +156,7 @@ void load(RandomGenerators& generators, const StateDict& saved) {
 TEST(RandomGenerators, DrawTheNumbersThatWouldHaveBeenDrawn) {
   torch::manual_seed(7);
   drawn();
-  RandomGenerators generators;
+  RandomGenerators generators(ProcessGroup::self());
   const StateDict saved = generators.state_dict();
   EXPECT_EQ(saved.tensors.size(), 1U);
   EXPECT_TRUE(saved.tensors.contains("rank.0"));
@@ -168,7 +168,7 @@ TEST(RandomGenerators, DrawTheNumbersThatWouldHaveBeenDrawn) {
 
 TEST(RandomGenerators, KeepTheStateThatTheyHadWhenItWasSaved) {
   torch::manual_seed(7);
-  const StateDict saved = RandomGenerators().state_dict();
+  const StateDict saved = RandomGenerators(ProcessGroup::self()).state_dict();
   const at::Tensor before = saved.tensors.at("rank.0").data.clone();
   drawn();
   EXPECT_TRUE(saved.tensors.at("rank.0").data.equal(before));
@@ -196,7 +196,7 @@ TEST(RandomGenerators, AreEachRanksOwnAndOfFurtherRanksNew) {
   for (int rank = 0; rank < 2; ++rank) {
     torch::manual_seed(static_cast<std::uint64_t>(rank) + 40);
     saved.tensors["rank." + std::to_string(rank)] =
-        RandomGenerators().state_dict().tensors.at("rank.0");
+        RandomGenerators(ProcessGroup::self()).state_dict().tensors.at("rank.0");
   }
   const auto of_four = drawn_by_ranks(4, saved);
   torch::manual_seed(40);
@@ -212,7 +212,7 @@ TEST(RandomGenerators, AreEachRanksOwnAndOfFurtherRanksNew) {
 
 TEST(RandomGenerators, SeedFurtherRanksByAFrozenRule) {
   torch::manual_seed(40);
-  const StateDict saved = RandomGenerators().state_dict();
+  const StateDict saved = RandomGenerators(ProcessGroup::self()).state_dict();
   run_in_process(3, [&](const ProcessGroup& group) {
     if (group.rank() != 2) return;
     RandomGenerators generators(group);
@@ -222,7 +222,7 @@ TEST(RandomGenerators, SeedFurtherRanksByAFrozenRule) {
 }
 
 TEST(RandomGenerators, RefuseWhatIsNoStateOfAGenerator) {
-  RandomGenerators generators;
+  RandomGenerators generators(ProcessGroup::self());
   const auto refusal = [&](const StateDict& saved) {
     return fault_of([&] { load(generators, saved); });
   };

@@ -90,7 +90,7 @@ TEST(ScriptTraining, GoesOnFromACheckpointOnAnyNumberOfRanks) {
   torch::jit::Module alone = small_script();
   TrainingState state;
   state.add("model", alone);
-  load_checkpoint(scratch.path() / "resumed", {state.parts()[0]});
+  load_checkpoint(scratch.path() / "resumed", {state.parts()[0]}, ProcessGroup::self());
   EXPECT_EQ(sha256(ScriptModule(alone)), undisturbed);
 }
 

@@ -135,7 +135,7 @@ struct Training {
   torch::optim::Adam adam{net->parameters(), 0.01};
   torch::optim::StepLR schedule{adam, 3, 0.5};
   DistributedSampler sampler{50, 1, 0, {.seed = 3}};
-  GradScaler scaler{{.init_scale = 8, .growth_interval = 3}};
+  GradScaler scaler{ProcessGroup::self(), {.init_scale = 8, .growth_interval = 3}};
   std::int64_t steps = 0;
   TrainingState state;
 
@@ -145,7 +145,7 @@ struct Training {
     state.add("schedule", schedule);
     state.add("sampler", sampler);
     state.add("scaler", scaler);
-    state.add("generators", RandomGenerators());
+    state.add("generators", RandomGenerators(ProcessGroup::self()));
     state.add("steps", steps);
   }
 

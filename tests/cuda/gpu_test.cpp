@@ -452,7 +452,7 @@ Learned learned(ProcessGroup& group, std::optional<at::ScalarType> dtype, bool o
   net->to(device);
   DistributedDataParallel<Classifier> ddp(net, group, {.non_finite = NonFinite::ignore});
   AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-3));
-  GradScaler scaler({.init_scale = 1024, .enabled = dtype == torch::kHalf});
+  GradScaler scaler(ProcessGroup::self(), {.init_scale = 1024, .enabled = dtype == torch::kHalf});
   double last = 0;
   for (int step = 0; step < 60; ++step) {
     adamw.zero_grad();

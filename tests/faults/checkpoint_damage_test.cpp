@@ -70,7 +70,8 @@ class CheckpointDamage : public testing::Test {
     other.tensors["moment"] = whole(at::full({3}, 0.5, at::kDouble));
     SavedState model(std::move(state));
     SavedState optimizer(std::move(other));
-    Checkpointer(scratch_.path()).save(1, {{"model", &model}, {"optimizer", &optimizer}});
+    Checkpointer(scratch_.path(), ProcessGroup::self())
+        .save(1, {{"model", &model}, {"optimizer", &optimizer}});
     for (const auto& entry : fs::directory_iterator(folder_)) files_.push_back(entry.path());
     ASSERT_EQ(files_.size(), 3U);
     read_all(folder_);
@@ -176,7 +177,7 @@ TEST_F(CheckpointDamage, IsDetectedInMissingFilesAndOtherFileTypes) {
 TEST_F(CheckpointDamage, IsDetectedInFilesOfAnotherCheckpoint) {
   save(6);
   SavedState model(state_at(2));
-  Checkpointer(scratch_.path()).save(2, {{"model", &model}});
+  Checkpointer(scratch_.path(), ProcessGroup::self()).save(2, {{"model", &model}});
   const fs::path file = folder_ / "model-00001-of-00001.safetensors";
   fs::copy_file(scratch_.path() / "step-0000000002" / file.filename(), file,
                 fs::copy_options::overwrite_existing);

@@ -113,7 +113,7 @@ class Saver {
   // Expects that this step is the newest one.
   static void expect_whole(const fs::path& root, std::int64_t step, const std::string& context) {
     SavedState state;
-    EXPECT_EQ(load_checkpoint(root, {{"model", &state}}), step) << context;
+    EXPECT_EQ(load_checkpoint(root, {{"model", &state}}, ProcessGroup::self()), step) << context;
     EXPECT_TRUE(is_same(state.state(), state_at(step))) << context;
   }
 
@@ -212,10 +212,11 @@ class CheckpointFaults : public testing::TestWithParam<bool> {
   void resume(bool was_saved) {
     const std::string link = fs::read_symlink(root_ / "latest");
     SavedState linked;
-    EXPECT_EQ(load_checkpoint(root_ / link, {{"model", &linked}}), std::stoll(link.substr(5)));
+    EXPECT_EQ(load_checkpoint(root_ / link, {{"model", &linked}}, ProcessGroup::self()),
+              std::stoll(link.substr(5)));
     EXPECT_TRUE(is_same(linked.state(), state_at(std::stoll(link.substr(5)))));
 
-    Checkpointer checkpoints(root_);
+    Checkpointer checkpoints(root_, ProcessGroup::self());
     SavedState state;
     const auto resumed = checkpoints.resume({{"model", &state}});
     ASSERT_TRUE(resumed.has_value());
@@ -232,7 +233,7 @@ class CheckpointFaults : public testing::TestWithParam<bool> {
   }
 
   void resume_newest() {
-    Checkpointer checkpoints(root_);
+    Checkpointer checkpoints(root_, ProcessGroup::self());
     SavedState state;
     const auto resumed = checkpoints.resume({{"model", &state}});
     ASSERT_TRUE(resumed.has_value());
@@ -284,7 +285,7 @@ TEST_P(CheckpointFaults, AKillInTheFirstSaveLeavesItOrNothing) {
     const std::string fault = "rank=0 at=" + std::to_string(operation.number) + " do=kill-all";
     EXPECT_EQ(save(fault)[0].signal, SIGKILL) << fault;
     fork_once([&] {
-      Checkpointer checkpoints(root_);
+      Checkpointer checkpoints(root_, ProcessGroup::self());
       SavedState state(state_at(1));
       const bool is_there = checkpoints.resume({{"model", &state}}).has_value();
       EXPECT_TRUE(is_same(state.state(), state_at(1))) << fault;
@@ -304,7 +305,7 @@ TEST_P(CheckpointFaults, AKillWhileOldOnesAreRemovedLeavesTheNewestWhole) {
     fs::copy(base_, root_, fs::copy_options::recursive | fs::copy_options::copy_symlinks);
     return fork_ranks(1, [&](const Rank&) {
       ::setenv("LOCKSTEP_TEST_FAULT", ("in=" + root_.string() + " " + fault).c_str(), 1);
-      Checkpointer checkpoints(root_, {.keep_last = 1, .async = GetParam()});
+      Checkpointer checkpoints(root_, ProcessGroup::self(), {.keep_last = 1, .async = GetParam()});
       SavedState state(state_at(2));
       checkpoints.save(2, {{"model", &state}});
       checkpoints.wait();
@@ -318,7 +319,7 @@ TEST_P(CheckpointFaults, AKillWhileOldOnesAreRemovedLeavesTheNewestWhole) {
     EXPECT_EQ(save("at=" + std::to_string(operation.number) + " do=kill")[0].signal, SIGKILL);
     is_removing = is_removing || operation.name == "unlink";
     fork_once([&] {
-      Checkpointer checkpoints(root_, {.keep_last = 1});
+      Checkpointer checkpoints(root_, ProcessGroup::self(), {.keep_last = 1});
       SavedState state;
       const auto resumed = checkpoints.resume({{"model", &state}});
       ASSERT_TRUE(resumed.has_value());
@@ -370,11 +371,12 @@ TEST_P(CheckpointFaults, ADiskThatDiesLeavesWholeOnesOnly) {
       EXPECT_TRUE(!message.empty() || operation.name == "close" || is_of_latest(operation, all))
           << fault;
       SavedState state;
-      const std::int64_t latest = load_checkpoint(root_, {{"model", &state}});
+      const std::int64_t latest = load_checkpoint(root_, {{"model", &state}}, ProcessGroup::self());
       EXPECT_TRUE(latest == step || latest == step - 1) << fault;
       EXPECT_TRUE(is_same(state.state(), state_at(latest))) << fault;
       for (const fs::path& named : list_checkpoints(root_))
-        EXPECT_NO_THROW(load_checkpoint(named, {{"model", &state}})) << fault << ": " << named;
+        EXPECT_NO_THROW(load_checkpoint(named, {{"model", &state}}, ProcessGroup::self()))
+            << fault << ": " << named;
       saver.error_of_save(step + 1, "");
       Saver::expect_whole(root_, step + 1, fault);
       step += 2;
@@ -514,7 +516,7 @@ TEST_P(CheckpointFaults, AllowOneOfTwoJobsInOneFolderUntilItEnds) {
   };
   // Each rank is a separate job.
   const auto exits = fork_ranks(2, [&](const Rank& rank) {
-    Checkpointer checkpoints(base_, {.async = GetParam()});
+    Checkpointer checkpoints(base_, ProcessGroup::self(), {.async = GetParam()});
     SavedState state(state_at(2));
     const auto save = [&](std::int64_t step) {
       checkpoints.save(step, {{"model", &state}});
@@ -581,7 +583,7 @@ TEST_P(CheckpointFaults, AFolderThatMayOnlyBeReadIsResumedFrom) {
   EXPECT_TRUE(all_succeeded(fork_ranks(1, [&](const Rank&) {
     constexpr uid_t nobody = 65534;
     if (::geteuid() == 0 && ::setresuid(nobody, nobody, nobody) != 0) ::_exit(1);
-    Checkpointer checkpoints(base_, {.async = GetParam()});
+    Checkpointer checkpoints(base_, ProcessGroup::self(), {.async = GetParam()});
     SavedState state;
     const auto resumed = checkpoints.resume({{"model", &state}});
     ASSERT_TRUE(resumed.has_value());

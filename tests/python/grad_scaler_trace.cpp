@@ -60,11 +60,12 @@ class Training {
     adam_.emplace(std::vector{weights_[0], weights_[1]}, torch::optim::AdamOptions(1e-2));
     sgd_.emplace(std::vector{weights_[2]}, torch::optim::SGDOptions(1e-2));
     if (given.count("scale") == 0)
-      scaler_.emplace(lockstep::GradScalerOptions{
-          .init_scale = given.at("init_scale"),
-          .growth_factor = given.at("growth_factor"),
-          .backoff_factor = given.at("backoff_factor"),
-          .growth_interval = static_cast<std::int64_t>(given.at("growth_interval"))});
+      scaler_.emplace(lockstep::ProcessGroup::self(),
+                      lockstep::GradScalerOptions{.init_scale = given.at("init_scale"),
+                                                  .growth_factor = given.at("growth_factor"),
+                                                  .backoff_factor = given.at("backoff_factor"),
+                                                  .growth_interval = static_cast<std::int64_t>(
+                                                      given.at("growth_interval"))});
     else
       load(scaler_.emplace(), given);
   }

@@ -43,7 +43,8 @@ std::string sorted(std::vector<std::string> names) {
 
 template <class Model>
 void print_plan(Model& model, std::int64_t size) {
-  lockstep::ChannelPruner pruner(model, torch::randn({1, 3, size, size}));
+  lockstep::ChannelPruner pruner(model, torch::randn({1, 3, size, size}),
+                                 lockstep::ProcessGroup::self());
   const lockstep::PruningPlan plan = pruner.apply();
   for (const ChannelGroup& group : plan.groups)
     if (group.whole_because.empty())
@@ -127,7 +128,7 @@ int save_masks(const std::string& in, const std::string& out) {
   for (const auto& [name, prune] : cases()) {
     torch::manual_seed(11);
     Weights model(weights.tensors);
-    PruningMasks masks(model);
+    PruningMasks masks(model, lockstep::ProcessGroup::self());
     prune(masks);
     for (const auto& [parameter, values] : weights.tensors)
       if (const at::Tensor mask = masks.mask(parameter); mask.defined())
@@ -143,7 +144,8 @@ int print_schedule() {
   Weights model({{"w", torch::rand({10, 10})}});
   torch::optim::SGD sgd(model.parameters(), 0.0);
   lockstep::GradualPruner pruner(
-      model, {.initial_sparsity = 0.1, .final_sparsity = 0.83, .begin = 3, .end = 56, .every = 7});
+      model, lockstep::ProcessGroup::self(),
+      {.initial_sparsity = 0.1, .final_sparsity = 0.83, .begin = 3, .end = 56, .every = 7});
   for (int step = 1; step <= 60; ++step) {
     pruner.step(sgd);
     std::cout << std::hexfloat << pruner.scheduled_sparsity() << '\n';

@@ -104,7 +104,7 @@ std::vector<torch::Tensor> expected_weights(const ProcessGroup& world) {
 template <class Ddp, class Optimizer>
 void expect_the_same_steps(Ddp& ddp, Optimizer& optimizer, bool& bad, const ProcessGroup& world,
                            const std::vector<torch::Tensor>& expected) {
-  GradScaler scaler({.init_scale = 64, .growth_interval = 3});
+  GradScaler scaler(ProcessGroup::self(), {.init_scale = 64, .growth_interval = 3});
   train(
       ddp, optimizer, bad, world, [&](const torch::Tensor& loss) { return scaler.scale(loss); },
       [&](int i) {
@@ -165,7 +165,7 @@ const Ranks clipped("mixed precision: clipped", [](const Rank&) {
   ProcessGroup world = init_process_group();
   bool bad = false;
   const auto norm_of = [&](auto& ddp, auto& optimizer, double scale, const auto& clip) {
-    GradScaler scaler({.init_scale = scale});
+    GradScaler scaler(ProcessGroup::self(), {.init_scale = scale});
     optimizer.zero_grad();
     scaler.scale(loss_of(ddp(tokens(world.rank())))).backward();
     scaler.unscale_(optimizer);
@@ -208,7 +208,7 @@ std::int64_t collectives_of(const ProcessGroup& group) {
 template <class Ddp, class Optimizer, class Clip>
 std::int64_t cost_of_scaler(Ddp& ddp, Optimizer& optimizer, const ProcessGroup& world,
                             const Clip& clip) {
-  GradScaler scaler({.init_scale = 64});
+  GradScaler scaler(ProcessGroup::self(), {.init_scale = 64});
   const auto collectives = [&](const auto& step) {
     optimizer.zero_grad();
     scaler.scale(loss_of(ddp(tokens(world.rank())))).backward();
@@ -278,7 +278,7 @@ const Ranks overflowing("mixed precision: the sum overflows", [](const Rank&) {
         .backward();
   };
   const auto expect_omitted = [&](auto& ddp, auto& optimizer) {
-    GradScaler scaler({.init_scale = 64});
+    GradScaler scaler(ProcessGroup::self(), {.init_scale = 64});
     optimizer.zero_grad();
     huge(ddp, scaler);
     EXPECT_FALSE(scaler.step(optimizer));
@@ -318,7 +318,7 @@ const Ranks in_microbatches("mixed precision: in microbatches", [](const Rank&) 
   SharedOptimizer<SGD> sgd(ddp, std::vector{ddp.module()->scale}, torch::optim::SGDOptions(1));
   const torch::Tensor before = ddp.module()->scale.detach().clone();
   for (const double scale : {1024.0, 1.0}) {
-    GradScaler scaler({.init_scale = scale});
+    GradScaler scaler(ProcessGroup::self(), {.init_scale = scale});
     for (const bool overflows : {true, false}) {
       sgd.zero_grad();
       bad = overflows && world.rank() == 1;

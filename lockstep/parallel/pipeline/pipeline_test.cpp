@@ -182,7 +182,7 @@ Scaled train_scaled_in_one_process() {
   for (int i = 0; i < 4; ++i) all->push_back(std::to_string(i), Block(i));
   for (const auto& each : all->named_parameters())
     parameters.emplace_back("h." + each.key(), each.value());
-  GradScaler scaler(from_too_large);
+  GradScaler scaler(ProcessGroup::self(), from_too_large);
   const auto backward = [&] {
     double sum = 0;
     for (int i = 0; i < 4; ++i) {

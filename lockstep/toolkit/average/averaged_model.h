@@ -108,12 +108,12 @@ class LOCKSTEP_API AveragedModel final : public Stateful {
 
 // Sets the statistics of every BatchNorm of `module`, including SyncBatchNorm, as
 // torch.optim.swa_utils.update_bn does. They become means over the batches on which
-// `pass_over_data` calls forward(), in training mode without gradients. With a `group` the call is
-// collective, and statistics are those of all ranks' batches. Call the module's forward(), because
+// `pass_over_data` calls forward(), in training mode without gradients. The call is collective, and
+// statistics are those of all ranks' batches. Call the module's forward(), because
 // DistributedDataParallel's may broadcast buffers. Ranks may have unequal numbers of batches, or
 // none, unless SyncBatchNorm or FullyShardedDataParallel communicates.
 // Errors: unsupported for a TorchScript module with BatchNorm.
 LOCKSTEP_API void update_bn(torch::nn::Module& module, const std::function<void()>& pass_over_data,
-                            const std::optional<ProcessGroup>& group = {});
+                            const ProcessGroup& group);
 
 }  // namespace lockstep

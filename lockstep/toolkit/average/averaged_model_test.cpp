@@ -17,7 +17,6 @@
 #include <csignal>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -409,7 +408,7 @@ struct Statistics {
 
 // Statistics of the first layer of `net`, over batches of these seeds.
 Statistics statistics_of(Net& net, const std::vector<int>& seeds,
-                         const std::optional<ProcessGroup>& group = {}) {
+                         const ProcessGroup& group = ProcessGroup::self()) {
   update_bn(
       net,
       [&] {
@@ -475,7 +474,13 @@ TEST(UpdateBn, LeavesSyncBatchNormWhichKnowsAllRanksAlready) {
 TEST(UpdateBn, RefusesAScriptWithBatchNorm) {
   ScriptModule script(test::small_script("BatchNorm2d"));
   std::string text;
-  EXPECT_EQ(fault_of([&] { update_bn(script, [] {}); }, &text), Fault::unsupported);
+  EXPECT_EQ(fault_of(
+                [&] {
+                  update_bn(
+                      script, [] {}, ProcessGroup::self());
+                },
+                &text),
+            Fault::unsupported);
   EXPECT_NE(text.find("'layer'"), text.npos) << text;
 }
 

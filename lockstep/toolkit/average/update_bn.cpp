@@ -111,7 +111,7 @@ void average_over(const ProcessGroup& group, const std::vector<BatchNorm>& layer
 }  // namespace
 
 void update_bn(torch::nn::Module& module, const std::function<void()>& pass_over_data,
-               const std::optional<ProcessGroup>& group) {
+               const ProcessGroup& group) {
   const at::NoGradGuard no_grad;
   const std::vector<BatchNorm> layers = layers_of(module);
   if (layers.empty()) return;
@@ -119,7 +119,7 @@ void update_bn(torch::nn::Module& module, const std::function<void()>& pass_over
     const CumulativeStatistics cumulative(module, layers);
     pass_over_data();
   }
-  if (group && group->size() > 1) average_over(*group, layers);
+  if (group.size() > 1) average_over(group, layers);
 }
 
 }  // namespace lockstep

@@ -88,8 +88,7 @@ Choice choice_of(const TracedGroup& group, const ChannelTrace& trace, Importance
 }  // namespace
 
 PlannedCuts plan_cuts(const TracedModel& model, const OwnSparsity& own_sparsity,
-                      const ChannelPrunerOptions& options,
-                      const std::optional<ProcessGroup>& group) {
+                      const ChannelPrunerOptions& options, const ProcessGroup& group) {
   const std::vector<TracedGroup> groups = groups_of(model.trace);
   PlannedCuts planned;
   std::vector<Choice> choices;
@@ -99,9 +98,9 @@ PlannedCuts plan_cuts(const TracedModel& model, const OwnSparsity& own_sparsity,
                                 own_sparsity(traced.layers),
                                 planned.plan.groups.back().whole_because));
   }
-  if (group) {
-    require_equal(choices, options, *group);
-    average(choices, *group);
+  if (group.size() > 1) {
+    require_equal(choices, options, group);
+    average(choices, group);
   }
   choose_channels(choices, options);
   for (std::size_t i = 0; i < choices.size(); ++i) {

@@ -24,10 +24,9 @@ struct PlannedCuts {
 // The sparsity that the program set for the group of these layers; 0 excludes it.
 using OwnSparsity = std::function<std::optional<double>(const std::vector<std::string>& layers)>;
 
-// Collective with a group: importances are means over ranks.
+// Collective: importances are means over ranks.
 // Errors: mismatch for different groups or options; importances_of()'s.
 PlannedCuts plan_cuts(const TracedModel& model, const OwnSparsity& own_sparsity,
-                      const ChannelPrunerOptions& options,
-                      const std::optional<ProcessGroup>& group);
+                      const ChannelPrunerOptions& options, const ProcessGroup& group);
 
 }  // namespace lockstep::prune

@@ -72,8 +72,7 @@ bool names(const std::string& pattern, const std::string& layer) {
 
 }  // namespace
 
-ChannelPruner::ChannelPruner(torch::nn::Module& model, Forward forward,
-                             const std::optional<ProcessGroup>& group,
+ChannelPruner::ChannelPruner(torch::nn::Module& model, Forward forward, const ProcessGroup& group,
                              const ChannelPrunerOptions& options, Private)
     : model_(model), forward_(std::move(forward)), group_(group), options_(options) {
   require_sparsity(options.sparsity);

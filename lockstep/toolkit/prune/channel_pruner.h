@@ -74,15 +74,12 @@ struct ChannelPrunerOptions {
 class LOCKSTEP_API ChannelPruner final : public Stateful {
  public:
   // `example` is an input of model.forward(), or a function that calls it: ChannelPruner(*model,
-  // [&] { return model->forward(images, sizes); }). With a `group`, plan() and apply() are
-  // collective, and importances are means over its ranks.
+  // [&] { return model->forward(images, sizes); }). plan() and apply() are collective, and
+  // importances are means over the group's ranks.
   template <std::derived_from<torch::nn::Module> Model, class Example>
-  ChannelPruner(Model& model, Example example, const std::optional<ProcessGroup>& group,
+  ChannelPruner(Model& model, Example example, const ProcessGroup& group,
                 const ChannelPrunerOptions& options = {})
       : ChannelPruner(model, forward_of(model, std::move(example)), group, options, Private{}) {}
-  template <std::derived_from<torch::nn::Module> Model, class Example>
-  ChannelPruner(Model& model, Example example, const ChannelPrunerOptions& options = {})
-      : ChannelPruner(model, std::move(example), std::nullopt, options) {}
 
   // Keeps the groups of these layers whole. `layers` is a pattern, such as "layer2" for all of a
   // module, or "features.*.conv".
@@ -122,7 +119,7 @@ class LOCKSTEP_API ChannelPruner final : public Stateful {
   using Forward = std::function<std::vector<at::Tensor>()>;
   struct Private {};
 
-  ChannelPruner(torch::nn::Module& model, Forward forward, const std::optional<ProcessGroup>& group,
+  ChannelPruner(torch::nn::Module& model, Forward forward, const ProcessGroup& group,
                 const ChannelPrunerOptions& options, Private);
 
   template <class Model, class Example>
@@ -150,7 +147,7 @@ class LOCKSTEP_API ChannelPruner final : public Stateful {
 
   torch::nn::Module& model_;
   const Forward forward_;
-  const std::optional<ProcessGroup> group_;
+  const ProcessGroup group_;
   const ChannelPrunerOptions options_;
   std::vector<std::pair<std::string, double>> sparsities_;  // By pattern of layers.
 

@@ -93,7 +93,7 @@ template <class Model>
 PruningPlan expect_pruned_equals_masked(Model& model, const at::Tensor& example,
                                         const ChannelPrunerOptions& options = {}) {
   vary_norms(model);
-  ChannelPruner pruner(model, example, options);
+  ChannelPruner pruner(model, example, ProcessGroup::self(), options);
   const PruningPlan plan = pruner.plan();
   const auto copy = [&] {
     std::map<std::string, at::Tensor> copied;
@@ -195,7 +195,8 @@ TEST(ChannelPruner, FollowsConcatenationsGroupsAndPermutations) {
 // Four pairs contain a channel of the model's input.
 TEST(ChannelPruner, KeepsChannelsWhosePartnerStays) {
   Mixed model;
-  const PruningPlan plan = ChannelPruner(model, torch::randn({2, 4, 9, 9})).plan();
+  const PruningPlan plan =
+      ChannelPruner(model, torch::randn({2, 4, 9, 9}), ProcessGroup::self()).plan();
   std::int64_t with_input = 0;
   for (const ChannelGroup& group : plan.groups)
     if (group.whole_because == "the model's input") with_input += group.channels;
@@ -244,7 +245,7 @@ TEST(ChannelPruner, KeepsWhatAnUnknownOperationReads) {
     torch::nn::Conv2d conv{Conv2dOptions(1, 4, 1)};
     torch::nn::Linear out{4, 2};
   } model;
-  ChannelPruner pruner(model, torch::randn({2, 1, 4, 4}));
+  ChannelPruner pruner(model, torch::randn({2, 1, 4, 4}), ProcessGroup::self());
   EXPECT_EQ(group_of(pruner.plan(), "conv").whole_because, "no rule for Sort");
   std::string text;
   EXPECT_EQ(fault_of([&] { pruner.apply(); }, &text), Fault::misuse);
@@ -262,13 +263,14 @@ TEST(ChannelPruner, KeepsWhatForwardDividesByNumbers) {
     torch::nn::Conv2d conv{Conv2dOptions(1, 8, 1)};
     torch::nn::Linear out{4, 2};
   } model;
-  const PruningPlan plan = ChannelPruner(model, torch::randn({2, 1, 4, 4})).plan();
+  const PruningPlan plan =
+      ChannelPruner(model, torch::randn({2, 1, 4, 4}), ProcessGroup::self()).plan();
   EXPECT_EQ(group_of(plan, "conv").whole_because, "Split divides the channels");
 }
 
 TEST(ChannelPruner, ExcludesByPatternAndTakesASparsityForALayer) {
   Cnn model(1, 28, 10);
-  ChannelPruner pruner(model, torch::randn({1, 1, 28, 28}));
+  ChannelPruner pruner(model, torch::randn({1, 1, 28, 28}), ProcessGroup::self());
   pruner.exclude("conv1");
   pruner.set_sparsity("linear*", 0.75);
   const PruningPlan plan = pruner.plan();
@@ -288,7 +290,8 @@ TEST(ChannelPruner, RemovesTheLeastImportantChannels) {
     const torch::NoGradGuard no_grad;
     for (std::int64_t i = 0; i < 32; ++i) model.conv1->weight[i].fill_(i * 7 % 32 + 1);
   }
-  ChannelPruner pruner(model, torch::randn({1, 1, 28, 28}), {.sparsity = 0.75, .round_to = 3});
+  ChannelPruner pruner(model, torch::randn({1, 1, 28, 28}), ProcessGroup::self(),
+                       {.sparsity = 0.75, .round_to = 3});
   const PruningPlan plan = pruner.plan();
   EXPECT_EQ(group_of(plan, "conv1").kept, 9);
   const auto cut = std::find_if(plan.cuts.begin(), plan.cuts.end(), [](const ChannelCut& each) {
@@ -309,7 +312,8 @@ TEST(ChannelPruner, ChoosesAmongAllChannelsTogether) {
     model.linear1->weight.fill_(1e-3).slice(0, 0, 8).fill_(1);
   }
   const ChannelPrunerOptions options{.sparsity = 504.0 / 608, .global = true};
-  const PruningPlan plan = ChannelPruner(model, torch::randn({1, 1, 28, 28}), options).plan();
+  const PruningPlan plan =
+      ChannelPruner(model, torch::randn({1, 1, 28, 28}), ProcessGroup::self(), options).plan();
   EXPECT_EQ(group_of(plan, "linear1").kept, 8);
   EXPECT_EQ(group_of(plan, "conv1").kept, 32);
   EXPECT_EQ(group_of(plan, "conv2").kept, 64);
@@ -323,7 +327,8 @@ TEST(ChannelPruner, KeepsAChannelOfEachLayer) {
     model.linear1->weight.fill_(0);
   }
   const ChannelPrunerOptions options{.sparsity = 0.95, .global = true};
-  const PruningPlan plan = ChannelPruner(model, torch::randn({1, 1, 28, 28}), options).plan();
+  const PruningPlan plan =
+      ChannelPruner(model, torch::randn({1, 1, 28, 28}), ProcessGroup::self(), options).plan();
   EXPECT_EQ(group_of(plan, "linear1").kept, 1);
 }
 
@@ -333,7 +338,8 @@ TEST(ChannelPruner, TakesTheScalesOfBatchNorm) {
                               torch::nn::Conv2d(Conv2dOptions(4, 1, 1)));
   const at::Tensor scales = torch::tensor({0.5, -2.0, 0.1, 1.0}, at::kFloat);
   model[1]->as<torch::nn::BatchNorm2dImpl>()->weight.detach().copy_(scales);
-  ChannelPruner pruner(*model, torch::randn({2, 1, 4, 4}), {.importance = Importance::batch_norm});
+  ChannelPruner pruner(*model, torch::randn({2, 1, 4, 4}), ProcessGroup::self(),
+                       {.importance = Importance::batch_norm});
   const PruningPlan plan = pruner.apply();
   EXPECT_EQ(group_of(plan, "2").whole_because, "no BatchNorm");
   EXPECT_EQ(plan.cuts.front().kept, (std::vector<std::int64_t>{1, 3}));
@@ -344,7 +350,8 @@ TEST(ChannelPruner, TakesTheScalesOfBatchNorm) {
 
 TEST(ChannelPruner, TakesGradientsForTaylor) {
   torch::nn::Sequential model(torch::nn::Linear(3, 4), torch::nn::Linear(4, 1));
-  ChannelPruner pruner(*model, torch::randn({2, 3}), {.importance = Importance::taylor});
+  ChannelPruner pruner(*model, torch::randn({2, 3}), ProcessGroup::self(),
+                       {.importance = Importance::taylor});
   std::string text;
   EXPECT_EQ(fault_of([&] { pruner.plan(); }, &text), Fault::misuse);
   EXPECT_NE(text.find("0.weight"), std::string::npos) << text;
@@ -360,7 +367,9 @@ TEST(ChannelPruner, RefusesWeightsThatAreNotFinite) {
   Cnn model(1, 28, 10);
   model.conv2->weight.detach().flatten()[3] = std::numeric_limits<float>::quiet_NaN();
   std::string text;
-  const auto plan = [&] { ChannelPruner(model, torch::randn({1, 1, 28, 28})).plan(); };
+  const auto plan = [&] {
+    ChannelPruner(model, torch::randn({1, 1, 28, 28}), ProcessGroup::self()).plan();
+  };
   EXPECT_EQ(fault_of(plan, &text), Fault::misuse);
   EXPECT_NE(text.find("conv2"), std::string::npos) << text;
 }
@@ -375,7 +384,8 @@ TEST(ChannelPruner, LeavesTheModelAsItWasWhenItPlans) {
   }();
   const std::string before = digest_of(*model);
   torch::manual_seed(7);
-  const PruningPlan plan = ChannelPruner(*model, torch::randn({1, 3, 64, 64})).plan();
+  const PruningPlan plan =
+      ChannelPruner(*model, torch::randn({1, 3, 64, 64}), ProcessGroup::self()).plan();
   torch::manual_seed(7);
   EXPECT_TRUE(torch::equal(torch::rand({4}), drawn));
   EXPECT_EQ(digest_of(*model), before);
@@ -403,7 +413,7 @@ void expect_cut_state(Optimizer& optimizer, Cnn& model) {
   std::vector<at::Tensor> before;
   for (const auto& [name, tensor] : moments_of(model.linear1->weight))
     before.push_back(tensor->defined() ? tensor->clone() : at::Tensor());
-  ChannelPruner pruner(model, images);
+  ChannelPruner pruner(model, images, ProcessGroup::self());
   const PruningPlan plan = pruner.apply(optimizer);
   const auto after = moments_of(model.linear1->weight);
   for (std::size_t i = 0; i < after.size(); ++i) {
@@ -441,7 +451,7 @@ TEST(ChannelPruner, NamesTheLayerBehindWhichForwardHasANumber) {
     }
   } model;
   const std::string before = digest_of(model);
-  ChannelPruner pruner(model, torch::randn({1, 1, 28, 28}));
+  ChannelPruner pruner(model, torch::randn({1, 1, 28, 28}), ProcessGroup::self());
   std::string text;
   EXPECT_EQ(fault_of([&] { pruner.apply(); }, &text), Fault::misuse);
   EXPECT_NE(text.find("fewer channels in conv2."), std::string::npos) << text;
@@ -485,7 +495,8 @@ TEST(ChannelPruner, ChangesNothingWhenItRefuses) {
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : model.parameters())
     gradients.push_back(parameter.grad().clone());
-  ChannelPruner pruner(model, images, {.sparsity = 0.95, .importance = Importance::taylor});
+  ChannelPruner pruner(model, images, ProcessGroup::self(),
+                       {.sparsity = 0.95, .importance = Importance::taylor});
   std::string text;
   EXPECT_EQ(fault_of([&] { pruner.apply(); }, &text), Fault::misuse);
   EXPECT_NE(text.find("fewer channels in grouped"), std::string::npos) << text;
@@ -508,7 +519,7 @@ TEST(ChannelPruner, AdaptsTheOptionsOfPRelu) {
   torch::nn::Sequential model(torch::nn::Conv2d(Conv2dOptions(1, 4, 1)),
                               torch::nn::PReLU(torch::nn::PReLUOptions().num_parameters(4)),
                               torch::nn::Conv2d(Conv2dOptions(4, 2, 1)));
-  ChannelPruner(*model, torch::randn({2, 1, 4, 4})).apply();
+  ChannelPruner(*model, torch::randn({2, 1, 4, 4}), ProcessGroup::self()).apply();
   const auto& act = *model[1]->as<torch::nn::PReLUImpl>();
   EXPECT_EQ(act.weight.numel(), 2);
   EXPECT_EQ(act.options.num_parameters(), 2);
@@ -530,7 +541,7 @@ TEST(ChannelPruner, CutsTheStateOfSeveralOptimizers) {
     sgd.step();
   };
   step();
-  ChannelPruner(model, images).apply(adam, sgd);
+  ChannelPruner(model, images, ProcessGroup::self()).apply(adam, sgd);
   const auto expect_sized = [](torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
     for (const auto& [name, moment] :
          parts_of(*optimizer.state().at(parameter.unsafeGetTensorImpl())).tensors)
@@ -548,7 +559,7 @@ TEST(ChannelPruner, RefusesTheOptimizerOfAnotherModel) {
   const Cnn other(1, 28, 10);
   torch::optim::SGD own(model.linear2->parameters(), torch::optim::SGDOptions(1e-3));
   torch::optim::SGD foreign(other.parameters(), torch::optim::SGDOptions(1e-3));
-  ChannelPruner pruner(model, torch::randn({1, 1, 28, 28}));
+  ChannelPruner pruner(model, torch::randn({1, 1, 28, 28}), ProcessGroup::self());
   const std::int64_t channels = model.conv1->weight.size(0);
   std::string text;
   EXPECT_EQ(fault_of([&] { pruner.apply(own, foreign); }, &text), Fault::misuse);
@@ -561,7 +572,7 @@ TEST(ChannelPruner, RefusesParametersInUseAndStateOfSeveralRanks) {
   run_in_process(1, [](ProcessGroup& world) {
     auto model = std::make_shared<Cnn>(1, 28, 10);
     const at::Tensor example = torch::randn({1, 1, 28, 28});
-    ChannelPruner pruner(*model, example);
+    ChannelPruner pruner(*model, example, ProcessGroup::self());
     std::string text;
     {
       DistributedDataParallel ddp(model, world);
@@ -580,7 +591,9 @@ TEST(ChannelPruner, RefusesParametersThatRanksShare) {
     auto model = std::make_shared<Cnn>(1, 28, 10);
     DistributedDataParallel ddp(model, world, {.share_parameters = true});
     std::string text;
-    const auto make = [&] { ChannelPruner pruner(*model, torch::randn({1, 1, 28, 28})); };
+    const auto make = [&] {
+      ChannelPruner pruner(*model, torch::randn({1, 1, 28, 28}), ProcessGroup::self());
+    };
     EXPECT_EQ(fault_of(make, &text), Fault::misuse);
     EXPECT_NE(text.find("share_parameters"), std::string::npos) << text;
   });
@@ -632,7 +645,7 @@ TEST(ChannelPruner, ResumesFromACheckpointOfAPrunedModel) {
   std::string saved;
   run_in_process(1, [&](ProcessGroup& world) {
     Cnn model(1, 28, 10);
-    ChannelPruner pruner(model, images);
+    ChannelPruner pruner(model, images, ProcessGroup::self());
     EXPECT_FALSE(pruner.apply_saved(scratch.path()));
     pruner.apply();
     pruner.apply();  // A quarter remains.
@@ -643,7 +656,7 @@ TEST(ChannelPruner, ResumesFromACheckpointOfAPrunedModel) {
   });
   run_in_process(1, [&](ProcessGroup& world) {
     Cnn model(1, 28, 10);
-    ChannelPruner pruner(model, images);
+    ChannelPruner pruner(model, images, ProcessGroup::self());
     EXPECT_TRUE(pruner.apply_saved(scratch.path()));
     EXPECT_EQ(model.conv1->options.out_channels(), 8);
     Checkpointer checkpoints(scratch.path(), world);
@@ -671,7 +684,7 @@ TEST(ChannelPruner, PrunesAsTheNewestCheckpointThatIsWhole) {
   const at::Tensor images = torch::randn({2, 1, 28, 28});
   run_in_process(1, [&](ProcessGroup& world) {
     Cnn model(1, 28, 10);
-    ChannelPruner pruner(model, images);
+    ChannelPruner pruner(model, images, ProcessGroup::self());
     Checkpointer checkpoints(scratch.path(), world);
     const auto weights = module_state(model);
     for (const int step : {3, 4}) {
@@ -682,7 +695,7 @@ TEST(ChannelPruner, PrunesAsTheNewestCheckpointThatIsWhole) {
   damage(*latest_checkpoint(scratch.path()));
   run_in_process(1, [&](ProcessGroup& world) {
     Cnn model(1, 28, 10);
-    ChannelPruner pruner(model, images);
+    ChannelPruner pruner(model, images, ProcessGroup::self());
     EXPECT_TRUE(pruner.apply_saved(scratch.path()));
     EXPECT_EQ(model.conv1->options.out_channels(), 16);
     const auto weights = module_state(model);
@@ -694,7 +707,7 @@ TEST(ChannelPruner, PrunesAsTheNewestCheckpointThatIsWhole) {
 
 TEST(ChannelPruner, RefusesSavedChannelsThatRepeat) {
   Cnn model(1, 28, 10);
-  ChannelPruner pruner(model, torch::randn({1, 1, 28, 28}));
+  ChannelPruner pruner(model, torch::randn({1, 1, 28, 28}), ProcessGroup::self());
   StateDict state;
   state.values.emplace("is_pruned", true);
   state.tensors.emplace("conv1.weight.0", whole(torch::tensor({0, 3, 3}, at::kLong)));
@@ -704,10 +717,10 @@ TEST(ChannelPruner, RefusesSavedChannelsThatRepeat) {
 
 TEST(ChannelPruner, RefusesTheChannelsOfAnotherModel) {
   Cnn model(1, 28, 10);
-  ChannelPruner pruner(model, torch::randn({1, 1, 28, 28}));
+  ChannelPruner pruner(model, torch::randn({1, 1, 28, 28}), ProcessGroup::self());
   pruner.apply();
   ResNet other = resnet18(10);
-  ChannelPruner others(*other, torch::randn({1, 3, 64, 64}));
+  ChannelPruner others(*other, torch::randn({1, 3, 64, 64}), ProcessGroup::self());
   std::string text;
   EXPECT_EQ(fault_of([&] { others.wanted(pruner.state_dict()); }, &text), Fault::misuse);
   EXPECT_NE(text.find("conv2.bias.0"), std::string::npos) << text;

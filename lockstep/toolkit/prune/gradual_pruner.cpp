@@ -41,7 +41,7 @@ std::vector<std::string> pruned_names(const torch::nn::Module& model,
 
 }  // namespace
 
-GradualPruner::GradualPruner(torch::nn::Module& model, const std::optional<ProcessGroup>& group,
+GradualPruner::GradualPruner(torch::nn::Module& model, const ProcessGroup& group,
                              const GradualPrunerOptions& options)
     : options_(options),
       parameters_(pruned_names(model, options.parameters)),

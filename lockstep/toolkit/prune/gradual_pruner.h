@@ -17,7 +17,6 @@
 #include <torch/optim/optimizer.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -49,10 +48,8 @@ struct GradualPrunerOptions {
 
 class LOCKSTEP_API GradualPruner final : public Stateful {
  public:
-  GradualPruner(torch::nn::Module& model, const std::optional<ProcessGroup>& group,
+  GradualPruner(torch::nn::Module& model, const ProcessGroup& group,
                 const GradualPrunerOptions& options);
-  GradualPruner(torch::nn::Module& model, const GradualPrunerOptions& options)
-      : GradualPruner(model, std::nullopt, options) {}
 
   // Collective when masks are renewed.
   void step(torch::optim::Optimizer& optimizer);

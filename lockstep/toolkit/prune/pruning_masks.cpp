@@ -58,7 +58,7 @@ std::int64_t PruningAmount::of(std::int64_t all) const {
   return count;
 }
 
-PruningMasks::PruningMasks(torch::nn::Module& model, const std::optional<ProcessGroup>& group)
+PruningMasks::PruningMasks(torch::nn::Module& model, const ProcessGroup& group)
     : parameters_(own_parameters_of(model)), first_names_(first_names(model)), group_(group) {}
 
 // --- Masks ---------------------------------------------------------------------------------------
@@ -88,7 +88,7 @@ at::Tensor PruningMasks::mask_or_ones(const std::string& name) const {
 
 void PruningMasks::set(const std::string& name, at::Tensor mask) {
   mask = mask.ne(0).contiguous();
-  if (group_) broadcast(mask, *group_, 0, {.label = "PruningMasks"});
+  if (group_.size() > 1) broadcast(mask, group_, 0, {.label = "PruningMasks"});
   const at::NoGradGuard no_grad;
   parameter_of(name).mul_(mask);
   masks_[first_name_of(name)] = std::move(mask);

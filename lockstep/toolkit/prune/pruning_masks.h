@@ -7,7 +7,7 @@
 // Masks equal Python's, bit for bit, for equal weights and generators. A second call on a parameter
 // prunes its remaining elements. Weights themselves become zero: there is no `weight_orig`.
 //
-// With a group, masks are rank 0's, and pruning calls are collective. A tied weight has one mask.
+// Masks are rank 0's, and pruning calls are collective. A tied weight has one mask.
 // TrainingState::add("masks", masks) saves them. Loading replaces all masks.
 //
 // Lifetime: the model outlives it. Thread safety: none.
@@ -25,7 +25,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -53,7 +52,7 @@ class PruningAmount {
 
 class LOCKSTEP_API PruningMasks final : public Stateful {
  public:
-  explicit PruningMasks(torch::nn::Module& model, const std::optional<ProcessGroup>& group = {});
+  PruningMasks(torch::nn::Module& model, const ProcessGroup& group);
 
   // Prunes the elements of the smallest absolute value.
   void l1_unstructured(const std::string& parameter, PruningAmount amount);
@@ -102,7 +101,7 @@ class LOCKSTEP_API PruningMasks final : public Stateful {
 
   const std::map<std::string, at::Tensor> parameters_;    // By each name.
   const std::map<std::string, std::string> first_names_;  // By each name.
-  const std::optional<ProcessGroup> group_;
+  const ProcessGroup group_;
   std::map<std::string, at::Tensor> masks_;  // By first name.
 };
 

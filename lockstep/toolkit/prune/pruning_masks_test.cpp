@@ -54,7 +54,7 @@ TEST(PruningMasks, RoundsSharesAsPythonDoes) {
 
 TEST(PruningMasks, PrunesAmongWhatIsLeft) {
   auto model = two_layers();
-  PruningMasks masks(*model);
+  PruningMasks masks(*model, ProcessGroup::self());
   const at::Tensor values = weight_of(model).detach().abs().flatten().clone();
   masks.l1_unstructured("0.weight", 0.5);
   masks.l1_unstructured("0.weight", 0.5);
@@ -69,7 +69,7 @@ TEST(PruningMasks, KeepsZerosInWeightsAndMoments) {
   torch::manual_seed(1);
   auto model = two_layers();
   Adam adam(model->parameters(), torch::optim::AdamOptions(0.1).weight_decay(0.1));
-  PruningMasks masks(*model);
+  PruningMasks masks(*model, ProcessGroup::self());
   const auto step = [&] {
     adam.zero_grad();
     model->forward(torch::randn({4, 20})).square().mean().backward();
@@ -107,10 +107,10 @@ TEST(PruningMasks, AreThoseOfRank0) {
 
 TEST(PruningMasks, AreLoadedAgain) {
   auto model = two_layers();
-  PruningMasks masks(*model);
+  PruningMasks masks(*model, ProcessGroup::self());
   masks.random_structured("0.weight", 0.3, 1);
   auto other = two_layers();
-  PruningMasks loaded(*other);
+  PruningMasks loaded(*other, ProcessGroup::self());
   loaded.l1_unstructured("1.weight", 0.5);
   loaded.wanted(masks.state_dict());
   loaded.load_state_dict(masks.state_dict());
@@ -118,7 +118,7 @@ TEST(PruningMasks, AreLoadedAgain) {
   EXPECT_FALSE(loaded.mask("1.weight").defined());
   EXPECT_TRUE(torch::equal(weight_of(other).ne(0), masks.mask("0.weight")));
   auto small = torch::nn::Sequential(torch::nn::Linear(2, 3));
-  PruningMasks mismatch(*small);
+  PruningMasks mismatch(*small, ProcessGroup::self());
   EXPECT_EQ(fault_of([&] { mismatch.wanted(masks.state_dict()); }), Fault::misuse);
 }
 
@@ -131,7 +131,7 @@ TEST(PruningMasks, HaveOneOfATiedWeight) {
     torch::nn::Linear a{torch::nn::LinearOptions(10, 10).bias(false)};
     std::shared_ptr<torch::nn::Module> b = std::make_shared<torch::nn::Module>("b");
   } model;
-  PruningMasks masks(model);
+  PruningMasks masks(model, ProcessGroup::self());
   masks.global_l1_unstructured({"a.weight", "b.weight"}, 30);
   EXPECT_EQ(masks.mask("a.weight").sum().item<int>(), 70);
   EXPECT_TRUE(torch::equal(masks.mask("b.weight"), masks.mask("a.weight")));
@@ -157,7 +157,7 @@ TEST(PruningMasks, RefuseLayersThatAreCutOverRanks) {
 
 TEST(PruningMasks, RefusesWhatIsNotThere) {
   auto model = two_layers();
-  PruningMasks masks(*model);
+  PruningMasks masks(*model, ProcessGroup::self());
   EXPECT_EQ(fault_of([&] { masks.l1_unstructured("2.weight", 0.5); }), Fault::misuse);
   EXPECT_EQ(fault_of([&] { masks.ln_structured("0.bias", 1, 2, 0); }), Fault::misuse);
   EXPECT_EQ(fault_of([&] { masks.ln_structured("0.weight", 1, 2, 2); }), Fault::misuse);
@@ -172,7 +172,7 @@ const GradualPrunerOptions to_90_percent{.final_sparsity = 0.9, .begin = 2, .end
 TEST(GradualPruner, FollowsTheCubicSchedule) {
   auto model = two_layers();
   torch::optim::SGD sgd(model->parameters(), 0.01);
-  GradualPruner pruner(*model, to_90_percent);
+  GradualPruner pruner(*model, ProcessGroup::self(), to_90_percent);
   std::vector<double> measured;
   for (int step = 1; step <= 15; ++step) {
     pruner.step(sgd);
@@ -228,7 +228,7 @@ TEST(GradualPruner, IsEqualOnAllRanksAndAfterAResumption) {
 TEST(GradualPruner, RefusesImpossibleSchedules) {
   auto model = two_layers();
   const auto fault = [&](const GradualPrunerOptions& options) {
-    return fault_of([&] { GradualPruner(*model, options); });
+    return fault_of([&] { GradualPruner(*model, ProcessGroup::self(), options); });
   };
   EXPECT_EQ(fault({.final_sparsity = 1.5, .end = 9}), Fault::misuse);
   EXPECT_EQ(fault({.begin = 9, .end = 9}), Fault::misuse);
