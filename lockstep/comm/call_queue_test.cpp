@@ -53,7 +53,7 @@ TEST(CallQueue, AWaiterRunsWhatHasNotBegun) {
   EXPECT_TRUE(by.empty());
   *turn = {};
   waits.wait();
-  EXPECT_TRUE(first.completed());
+  EXPECT_TRUE(first.is_completed());
   EXPECT_EQ(by.size(), 2U);
 }
 
@@ -73,7 +73,7 @@ TEST(CallQueue, ABlockingCallRunsWhatIsBeforeItUnlessThatMayTakeLonger) {
   EXPECT_FALSE(calls.take_turn(20ms, in(20ms)));
   release.set_value();
   EXPECT_TRUE(calls.take_turn(10s, in(10s)));
-  EXPECT_TRUE(work.completed());
+  EXPECT_TRUE(work.is_completed());
 }
 
 TEST(CallQueue, BlockingCallsOfManyThreadsTakeTurns) {
@@ -100,7 +100,7 @@ TEST(CallQueue, WaitThrowsWhatTheCallThrew) {
   CallQueue calls;
   const Work work = calls.submit([] { throw std::runtime_error("no"); }, is_short);
   EXPECT_THROW(work.wait(), std::runtime_error);
-  EXPECT_TRUE(work.completed());
+  EXPECT_TRUE(work.is_completed());
   EXPECT_NE(work.error(), nullptr);
   EXPECT_NO_THROW(calls.submit([] {}, is_short).wait());
 }
@@ -115,7 +115,7 @@ TEST(CallQueue, WaitTimesOutAtItsDeadlineAndTheCallContinues) {
   } catch (const Error& error) {
     EXPECT_EQ(error.fault(), Fault::timeout);
   }
-  EXPECT_FALSE(work.completed());
+  EXPECT_FALSE(work.is_completed());
   release.set_value();
   EXPECT_NO_THROW(work.wait());
 }

@@ -344,8 +344,8 @@ void expect_timeout_behind_an_async_call(std::chrono::milliseconds lateness,
     EXPECT_LT(seconds_since(begin), most_seconds);
     EXPECT_NE(text.find(text_holds), text.npos) << text;
     aborted = true;
-    while (!first.completed() && seconds_since(begin) < 10) std::this_thread::sleep_for(1ms);
-    EXPECT_TRUE(first.completed()) << "it was not told";
+    while (!first.is_completed() && seconds_since(begin) < 10) std::this_thread::sleep_for(1ms);
+    EXPECT_TRUE(first.is_completed()) << "it was not told";
   };
   EXPECT_THROW(run_in_process(2,
                               [&](ProcessGroup& group) {

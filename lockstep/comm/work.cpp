@@ -40,11 +40,7 @@ void Work::wait(Deadline deadline) const {
   std::rethrow_exception(shared.error);
 }
 
-bool Work::completed() const {
-  State& shared = state();
-  if (!shared.completed) shared.runner->hurry();
-  return shared.completed;
-}
+bool Work::is_completed() const { return state().completed; }
 
 void Work::on_completion(std::function<void()> act) const {
   require(act != nullptr, "Work::on_completion: there is nothing to call");

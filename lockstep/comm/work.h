@@ -33,11 +33,11 @@ class LOCKSTEP_API Work {
   // operation continues.
   void wait(Deadline deadline = no_deadline) const;
 
-  // True after success or failure. Otherwise a background thread starts the operation.
-  bool completed() const;
+  // True after success or failure. Does not start the operation.
+  bool is_completed() const;
 
   // Calls `act` once when the operation ends: on the completing thread, or here if it has ended.
-  // Starts the operation as completed() does. `act` must not throw. It may start operations and
+  // Starts the operation on a background thread. `act` must not throw. It may start operations and
   // wait for them, but not for another thread that waits for messages of the group. Acts registered
   // before the end keep their order.
   void on_completion(std::function<void()> act) const;

@@ -805,7 +805,7 @@ TEST(OnCompletion, IsCalledOnceInOrderAfterTheEnd) {
     std::promise<void> both;
     work.on_completion([&] {
       EXPECT_EQ(values.back(), 2);
-      EXPECT_TRUE(work.completed());
+      EXPECT_TRUE(work.is_completed());
       order.push_back(1);
     });
     work.on_completion([&] {

@@ -159,7 +159,7 @@ void MessageWork::settle() {
 }
 
 bool MessageWork::isCompleted() {
-  if (!message_.completed()) return false;
+  if (!message_.is_completed()) return false;
   settle();
   return true;
 }
@@ -169,7 +169,7 @@ bool MessageWork::wait(std::chrono::milliseconds timeout) {
   try {
     message_.wait(deadline_of(timeout));
   } catch (const Error&) {
-    if (!message_.completed()) rethrow_in_python(std::current_exception());
+    if (!message_.is_completed()) rethrow_in_python(std::current_exception());
   }
   settle();
   throw_if_failed();

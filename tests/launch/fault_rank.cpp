@@ -108,7 +108,7 @@ int differ(ProcessGroup& world, const std::string& how) {
   std::vector<float> values(1000, 1.0F);
   const auto reduce_in_background = [&](const ProcessGroup& group) {
     const lockstep::Work work = group.all_reduce_async(lockstep::buffer_of(values));
-    while (!work.completed()) std::this_thread::yield();
+    while (!work.is_completed()) std::this_thread::yield();
     work.wait();
   };
   try {

@@ -417,7 +417,7 @@ void asynchronous_calls_keep_their_order(const ProcessGroup& group) {
                                 group.barrier_async()};
   group.barrier();  // After all calls.
   for (const Work& work : works) {
-    EXPECT_TRUE(work.completed());
+    EXPECT_TRUE(work.is_completed());
     work.wait();
   }
   expect_equal(reduced_data, sum, "all_reduce_async");

@@ -84,7 +84,7 @@ RankReport ReportInbox::take_report() {
 std::vector<RankReport> ReportInbox::take() {
   std::vector<RankReport> reports;
   try {
-    while (!is_over() && next_.completed()) {
+    while (!is_over() && next_.is_completed()) {
       next_.wait();  // For its Error.
       if (!report_) {
         expect_report();

@@ -27,7 +27,7 @@ class ReportOutbox {
   explicit ReportOutbox(ProcessGroup group) : group_(std::move(group)) {}
 
   // Whether rank 0 has received the report of the last send().
-  bool is_idle() const { return !work_ || work_->completed(); }
+  bool is_idle() const { return !work_ || work_->is_completed(); }
 
   // Whether reports no longer reach rank 0.
   bool is_broken() const { return is_broken_ || (work_ && work_->error()); }
