@@ -202,13 +202,25 @@ at::Tensor all_gather(const at::Tensor& tensor, const ProcessGroup& group,
 }
 
 Work all_gather_async(const at::Tensor& output, const at::Tensor& tensor, const ProcessGroup& group,
-                      const CallOptions& options) {
-  require_dense(tensor, "all_gather_async");
-  require_contiguous(output, "all_gather_async");
-  require_shape(output, gathered_shape(tensor, group), tensor.scalar_type(), "all_gather_async");
+                      at::IntArrayRef splits, const CallOptions& options) {
+  constexpr std::string_view what = "all_gather_async";
+  if (!splits.empty()) {
+    require_rows(tensor, what);
+    require_splits(splits, group, what);
+    require_shape(tensor, with_rows(tensor, mine(splits, group)), tensor.scalar_type(), what);
+  }
+  require_dense(tensor, what);
+  require_contiguous(output, what);
+  require_shape(output,
+                splits.empty() ? gathered_shape(tensor, group) : with_rows(tensor, total(splits)),
+                tensor.scalar_type(), what);
   const at::Tensor input = values_of(tensor.detach());
-  const Labelled labelled(options, shape_text(tensor), {input, output});
-  return group.all_gather_async(movable(input), movable(output), {}, labelled);
+  const Buffer source = movable(input);
+  const Labelled labelled(options, splits.empty() ? shape_text(tensor) : text_of_rows(tensor),
+                          {input, output});
+  return group.all_gather_async(source, movable(output),
+                                splits.empty() ? Counts{} : counts_of(splits, tensor, source.dtype),
+                                labelled);
 }
 
 std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor, const ProcessGroup& group,
@@ -221,22 +233,6 @@ std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor, const Proces
   const Labelled labelled(options, text_of_rows(tensor));
   group.all_gather(source, movable(output), counts_of(splits, tensor, source.dtype), labelled);
   return parts_of(output, splits);
-}
-
-Work all_gather_uneven_async(const at::Tensor& output, const at::Tensor& tensor,
-                             const ProcessGroup& group, at::IntArrayRef splits,
-                             const CallOptions& options) {
-  constexpr std::string_view what = "all_gather_uneven_async";
-  require_rows(tensor, what);
-  require_splits(splits, group, what);
-  require_contiguous(output, what);
-  require_shape(output, with_rows(tensor, total(splits)), tensor.scalar_type(), what);
-  require_shape(tensor, with_rows(tensor, mine(splits, group)), tensor.scalar_type(), what);
-  const at::Tensor input = values_of(tensor.detach());
-  const Buffer source = movable(input);
-  const Labelled labelled(options, text_of_rows(tensor), {input, output});
-  return group.all_gather_async(source, movable(output), counts_of(splits, tensor, source.dtype),
-                                labelled);
 }
 
 at::Tensor gather(const at::Tensor& tensor, const ProcessGroup& group, int root,
@@ -351,37 +347,51 @@ Work scatter_async(const at::Tensor& output, const at::Tensor& input, const Proc
                              counts_to_scatter(output, splits), labelled);
 }
 
+namespace {
+
+std::vector<std::int64_t> sent_rows(const at::Tensor& tensor, const ProcessGroup& group,
+                                    at::IntArrayRef send_splits, at::IntArrayRef receive_splits,
+                                    std::string_view what) {
+  require_rows(tensor, what);
+  require(send_splits.empty() == receive_splits.empty(),
+          [&] { return std::string(what) + ": pass send_splits and receive_splits, or neither"; });
+  if (!receive_splits.empty()) require_splits(receive_splits, group, what);
+  return splits_of(tensor, send_splits, group, what);
+}
+
+}  // namespace
+
 at::Tensor all_to_all(const at::Tensor& tensor, const ProcessGroup& group,
                       at::IntArrayRef send_splits, at::IntArrayRef receive_splits,
                       const CallOptions& options) {
-  require_rows(tensor, "all_to_all");
-  const bool even = send_splits.empty() && receive_splits.empty();
-  const auto sent = splits_of(tensor, send_splits, group, "all_to_all");
-  std::vector<std::int64_t> received = receive_splits.vec();
-  if (!receive_splits.empty()) require_splits(receive_splits, group, "all_to_all");
+  constexpr std::string_view what = "all_to_all";
+  const bool even = send_splits.empty();
+  const auto sent = sent_rows(tensor, group, send_splits, receive_splits, what);
   const at::Tensor input = values_of(tensor.detach());
   const Buffer source = movable(input);
+  at::Tensor output =
+      at::empty(with_rows(tensor, even ? tensor.size(0) : total(receive_splits)), input.options());
   const Labelled labelled(options, text_of_rows(tensor));
-  if (even)
-    received = sent;
-  else if (received.empty())
-    received = exchange_splits(sent, group, labelled);
-  at::Tensor output = at::empty(with_rows(tensor, total(received)), input.options());
   group.all_to_all(source, movable(output), even ? Counts{} : counts_of(sent, tensor, source.dtype),
-                   even ? Counts{} : counts_of(received, tensor, source.dtype), labelled);
+                   even ? Counts{} : counts_of(receive_splits, tensor, source.dtype), labelled);
   return output;
+}
+
+at::Tensor all_to_all_uneven(const at::Tensor& tensor, const ProcessGroup& group,
+                             at::IntArrayRef send_splits, const CallOptions& options) {
+  require_rows(tensor, "all_to_all_uneven");
+  const auto sent = splits_of(tensor, send_splits, group, "all_to_all_uneven");
+  const Labelled labelled(options, text_of_rows(tensor));
+  const auto received = exchange_splits(sent, group, labelled);
+  return all_to_all(tensor, group, sent, received, options);
 }
 
 Work all_to_all_async(const at::Tensor& output, const at::Tensor& tensor, const ProcessGroup& group,
                       at::IntArrayRef send_splits, at::IntArrayRef receive_splits,
                       const CallOptions& options) {
   constexpr std::string_view what = "all_to_all_async";
-  require_rows(tensor, what);
-  require(send_splits.empty() == receive_splits.empty(),
-          "all_to_all_async: give send_splits and receive_splits, or neither");
   const bool even = send_splits.empty();
-  const auto sent = splits_of(tensor, send_splits, group, what);
-  if (!even) require_splits(receive_splits, group, what);
+  const auto sent = sent_rows(tensor, group, send_splits, receive_splits, what);
   require_contiguous(output, what);
   require_shape(output, with_rows(tensor, even ? tensor.size(0) : total(receive_splits)),
                 tensor.scalar_type(), what);

@@ -5,8 +5,9 @@
 //
 // Memory: contiguous tensors are used in place; others are copied, and back if written. Outputs of
 // _async forms must be contiguous. A group and its subgroups do not copy its registered_zeros().
-// Shapes: `rows` are slices along dim 0. Unless stated otherwise, ranks with different shapes or
-// types get a mismatch.
+// Shapes: `rows` are slices along dim 0. Part r has splits[r] rows; without `splits`, parts are
+// equal. The _uneven forms exchange the numbers of rows first, with one more collective. Ranks with
+// other shapes or types get a mismatch.
 // Types: any can be moved. Reductions take float16, bfloat16, float32, float64, integers of 8 to 64
 // bits and bool, as ReduceOp permits; sum and average also complex numbers.
 // Autograd: records nothing.
@@ -57,23 +58,17 @@ LOCKSTEP_API Work reduce_async(const at::Tensor& tensor, const ProcessGroup& gro
 LOCKSTEP_API at::Tensor all_gather(const at::Tensor& tensor, const ProcessGroup& group,
                                    const CallOptions& options = {});
 
-// As all_gather(), into `output` of that shape.
+// As all_gather(), into `output` of that shape; with `splits`, concatenated.
 LOCKSTEP_API Work all_gather_async(const at::Tensor& output, const at::Tensor& tensor,
-                                   const ProcessGroup& group, const CallOptions& options = {});
+                                   const ProcessGroup& group, at::IntArrayRef splits = {},
+                                   const CallOptions& options = {});
 
-// Returns all ranks' tensors, whose numbers of rows may differ, as views of one tensor. Costs two
-// collectives; the first exchanges the numbers.
+// Returns all ranks' tensors, whose numbers of rows may differ, as views of one tensor.
 LOCKSTEP_API std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor,
                                                        const ProcessGroup& group,
                                                        const CallOptions& options = {});
 
-// As all_gather_uneven(), concatenated into `output`. `splits`: all ranks' rows.
-LOCKSTEP_API Work all_gather_uneven_async(const at::Tensor& output, const at::Tensor& tensor,
-                                          const ProcessGroup& group, at::IntArrayRef splits,
-                                          const CallOptions& options = {});
-
-// Returns this rank's part of the combination. Part r has splits[r] rows, by default equally many.
-// `splits` are equal on all ranks.
+// Returns this rank's part of the combination. `splits` are equal on all ranks.
 LOCKSTEP_API at::Tensor reduce_scatter(const at::Tensor& tensor, const ProcessGroup& group,
                                        ReduceOp op = ReduceOp::sum, at::IntArrayRef splits = {},
                                        const CallOptions& options = {});
@@ -103,14 +98,18 @@ LOCKSTEP_API Work scatter_async(const at::Tensor& output, const at::Tensor& inpu
                                 at::IntArrayRef splits = {}, const CallOptions& options = {});
 
 // Sends send_splits[r] rows of `tensor` to rank r, and returns receive_splits[r] rows of each rank
-// r, in rank order. By default each rank sends equally many to every rank. If all ranks omit
-// receive_splits only, one more collective exchanges them.
+// r, in rank order. Pass both splits or neither.
 LOCKSTEP_API at::Tensor all_to_all(const at::Tensor& tensor, const ProcessGroup& group,
                                    at::IntArrayRef send_splits = {},
                                    at::IntArrayRef receive_splits = {},
                                    const CallOptions& options = {});
 
-// As all_to_all(), into `output`. Pass both splits or neither.
+// As all_to_all(), if receivers do not know their splits.
+LOCKSTEP_API at::Tensor all_to_all_uneven(const at::Tensor& tensor, const ProcessGroup& group,
+                                          at::IntArrayRef send_splits,
+                                          const CallOptions& options = {});
+
+// As all_to_all(), into `output`.
 LOCKSTEP_API Work all_to_all_async(const at::Tensor& output, const at::Tensor& tensor,
                                    const ProcessGroup& group, at::IntArrayRef send_splits = {},
                                    at::IntArrayRef receive_splits = {},
