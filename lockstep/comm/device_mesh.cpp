@@ -21,11 +21,11 @@ namespace {
 
 using Axes = std::set<std::size_t>;  // By position in the mesh.
 
-std::string text_of(const MeshDim& dim) { return fmt::format("{}={}", dim.name, dim.size); }
+std::string text_of(const MeshAxis& axis) { return fmt::format("{}={}", axis.name, axis.size); }
 
-std::string text_of(const std::vector<MeshDim>& dims) {
+std::string text_of(const std::vector<MeshAxis>& axes) {
   std::vector<std::string> parts;
-  for (const MeshDim& dim : dims) parts.push_back(text_of(dim));
+  for (const MeshAxis& axis : axes) parts.push_back(text_of(axis));
   return parts.empty() ? "no axes" : fmt::format("{}", fmt::join(parts, " x "));
 }
 
@@ -48,8 +48,8 @@ std::vector<int> ranks_to_blame(const std::vector<std::string>& texts) {
 }
 
 // Collective.
-void require_alike(const ProcessGroup& group, const std::vector<MeshDim>& dims) {
-  const auto texts = all_gather_bytes(text_of(dims), group, {.label = "DeviceMesh"});
+void require_alike(const ProcessGroup& group, const std::vector<MeshAxis>& axes) {
+  const auto texts = all_gather_bytes(text_of(axes), group, {.label = "DeviceMesh"});
   for (std::size_t rank = 1; rank < texts.size(); ++rank)
     if (texts[rank] != texts[0])
       throw Error(Fault::mismatch,
@@ -58,43 +58,43 @@ void require_alike(const ProcessGroup& group, const std::vector<MeshDim>& dims) 
                   ranks_to_blame(texts));
 }
 
-void require_names(const std::vector<MeshDim>& dims, const std::string& what) {
+void require_names(const std::vector<MeshAxis>& axes, const std::string& what) {
   std::set<std::string_view> seen;
-  for (std::size_t axis = 0; axis < dims.size(); ++axis) {
-    require(!dims[axis].name.empty(), [&] {
-      return fmt::format("{}: axis {} of {}, of size {}, has no name", what, axis, dims.size(),
-                         dims[axis].size);
+  for (std::size_t axis = 0; axis < axes.size(); ++axis) {
+    require(!axes[axis].name.empty(), [&] {
+      return fmt::format("{}: axis {} of {}, of size {}, has no name", what, axis, axes.size(),
+                         axes[axis].size);
     });
-    require(seen.insert(dims[axis].name).second,
-            [&] { return fmt::format("{}: the name '{}' is repeated", what, dims[axis].name); });
+    require(seen.insert(axes[axis].name).second,
+            [&] { return fmt::format("{}: the name '{}' is repeated", what, axes[axis].name); });
   }
 }
 
 // The largest number on overflow.
-std::int64_t product_of(const std::vector<MeshDim>& dims) {
+std::int64_t product_of(const std::vector<MeshAxis>& axes) {
   std::int64_t product = 1;
-  for (const MeshDim& dim : dims)
-    if (dim.size != -1 && __builtin_mul_overflow(product, std::int64_t{dim.size}, &product))
+  for (const MeshAxis& axis : axes)
+    if (axis.size != -1 && __builtin_mul_overflow(product, std::int64_t{axis.size}, &product))
       return std::numeric_limits<std::int64_t>::max();
   return product;
 }
 
 // Replaces -1.
-std::vector<int> sizes_of(const std::vector<MeshDim>& dims, int ranks, const std::string& what) {
+std::vector<int> sizes_of(const std::vector<MeshAxis>& axes, int ranks, const std::string& what) {
   std::vector<int> sizes;
   std::optional<std::size_t> inferred;
-  for (std::size_t axis = 0; axis < dims.size(); ++axis) {
-    sizes.push_back(dims[axis].size);
+  for (std::size_t axis = 0; axis < axes.size(); ++axis) {
+    sizes.push_back(axes[axis].size);
     require(sizes.back() >= 1 || sizes.back() == -1,
-            [&] { return fmt::format("{}: {} is no size", what, text_of(dims[axis])); });
+            [&] { return fmt::format("{}: {} is no size", what, text_of(axes[axis])); });
     if (sizes.back() != -1) continue;
     require(!inferred, [&] {
       return fmt::format("{}: {} and {}: one size at most can be inferred", what,
-                         text_of(dims[*inferred]), text_of(dims[axis]));
+                         text_of(axes[*inferred]), text_of(axes[axis]));
     });
     inferred = axis;
   }
-  const std::int64_t product = product_of(dims);
+  const std::int64_t product = product_of(axes);
   if (inferred) {
     require(ranks % product == 0, [&] {
       return fmt::format(
@@ -114,18 +114,18 @@ std::vector<int> sizes_of(const std::vector<MeshDim>& dims, int ranks, const std
 
 class DeviceMesh::State {
  public:
-  State(ProcessGroup group, const std::vector<MeshDim>& dims) : group_(std::move(group)) {
-    require_alike(group_, dims);
-    const auto what = fmt::format("DeviceMesh {} of group {}", text_of(dims), group_.name());
-    require(!dims.empty(), what);
-    require_names(dims, what);
-    sizes_ = sizes_of(dims, group_.size(), what);
+  State(ProcessGroup group, const std::vector<MeshAxis>& axes) : group_(std::move(group)) {
+    require_alike(group_, axes);
+    const auto what = fmt::format("DeviceMesh {} of group {}", text_of(axes), group_.name());
+    require(!axes.empty(), what);
+    require_names(axes, what);
+    sizes_ = sizes_of(axes, group_.size(), what);
     coordinates_.resize(sizes_.size());
     int rest = group_.rank();
     for (std::size_t axis = sizes_.size(); axis-- > 0; rest /= sizes_[axis])
       coordinates_[axis] = rest % sizes_[axis];
-    for (const MeshDim& dim : dims) names_.push_back(dim.name);
-    for (std::size_t axis = 0; axis < dims.size(); ++axis) group_of({axis});
+    for (const MeshAxis& axis : axes) names_.push_back(axis.name);
+    for (std::size_t axis = 0; axis < axes.size(); ++axis) group_of({axis});
   }
 
   const ProcessGroup& group() const { return group_; }
@@ -180,8 +180,8 @@ class DeviceMesh::State {
   std::map<Axes, ProcessGroup> groups_;
 };
 
-DeviceMesh::DeviceMesh(const ProcessGroup& group, const std::vector<MeshDim>& dims)
-    : state_(std::make_shared<State>(group, dims)) {}
+DeviceMesh::DeviceMesh(const ProcessGroup& group, const std::vector<MeshAxis>& axes)
+    : state_(std::make_shared<State>(group, axes)) {}
 
 ProcessGroup DeviceMesh::operator[](std::string_view name) const {
   return state_->group_of({state_->axis_of(name)});

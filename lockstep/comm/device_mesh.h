@@ -28,7 +28,7 @@
 
 namespace lockstep {
 
-struct MeshDim {
+struct MeshAxis {
   std::string name;
   int size = -1;  // -1, for at most one axis: inferred.
 };
@@ -36,7 +36,7 @@ struct MeshDim {
 class LOCKSTEP_API DeviceMesh {
  public:
   // Splits `group` once per axis, in their order.
-  DeviceMesh(const ProcessGroup& group, const std::vector<MeshDim>& dims);
+  DeviceMesh(const ProcessGroup& group, const std::vector<MeshAxis>& axes);
 
   // The ranks that differ from this one only in axis `name`, ordered by coordinate. The group of
   // the parent's second split, with color 3, is called "world.2.tp:3", for example.

@@ -90,7 +90,7 @@ TEST(DeviceMesh, AMeshOfAMeshsGroupAndOfOneRank) {
 }
 
 struct Refused {
-  std::vector<MeshDim> dims;
+  std::vector<MeshAxis> axes;
   std::string text;
 };
 
@@ -108,9 +108,9 @@ TEST(DeviceMesh, ImpossibleAxesAreRefusedOnAllRanksWithTheirNumbersAndNothingIsM
       {{}, "no axes"},
   };
   run_in_process(6, [&](ProcessGroup& world) {
-    for (const auto& [dims, expected] : all) {
+    for (const auto& [axes, expected] : all) {
       std::string text;
-      EXPECT_EQ(fault_of([&] { DeviceMesh(world, dims); }, &text), Fault::misuse);
+      EXPECT_EQ(fault_of([&] { DeviceMesh(world, axes); }, &text), Fault::misuse);
       EXPECT_NE(text.find(expected), std::string::npos) << text;
     }
     EXPECT_EQ(world.split(0).name(), world.name() + ".1:0");  // The first split of this group.

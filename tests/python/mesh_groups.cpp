@@ -15,14 +15,14 @@
 namespace {
 
 std::string answer(const lockstep::ProcessGroup& world,
-                   const std::vector<lockstep::MeshDim>& dims) {
-  const lockstep::DeviceMesh mesh(world, dims);
+                   const std::vector<lockstep::MeshAxis>& axes) {
+  const lockstep::DeviceMesh mesh(world, axes);
   std::ostringstream out;
   for (const std::string& name : mesh.names()) out << mesh.rank(name) << ' ';
-  for (unsigned set = 1; set < 1U << dims.size(); ++set) {
+  for (unsigned set = 1; set < 1U << axes.size(); ++set) {
     std::vector<std::string> names;
-    for (std::size_t axis = 0; axis < dims.size(); ++axis)
-      if (set >> axis & 1U) names.push_back(dims[axis].name);
+    for (std::size_t axis = 0; axis < axes.size(); ++axis)
+      if (set >> axis & 1U) names.push_back(axes[axis].name);
     out << '|';
     for (const int rank : lockstep::all_gather_value(world.rank(), mesh[names])) out << rank << ' ';
   }
@@ -36,12 +36,12 @@ int main() {
     std::istringstream in(line);
     int ranks = 0;
     in >> ranks;
-    std::vector<lockstep::MeshDim> dims;
+    std::vector<lockstep::MeshAxis> axes;
     for (int size = 0; in >> size;)
-      dims.push_back({std::string(1, static_cast<char>('a' + dims.size())), size});
+      axes.push_back({std::string(1, static_cast<char>('a' + axes.size())), size});
     std::vector<std::string> answers(static_cast<std::size_t>(ranks));
     lockstep::run_in_process(ranks, [&](lockstep::ProcessGroup& world) {
-      answers[static_cast<std::size_t>(world.rank())] = answer(world, dims);
+      answers[static_cast<std::size_t>(world.rank())] = answer(world, axes);
     });
     for (const std::string& text : answers) std::cout << text << '\n';
   }

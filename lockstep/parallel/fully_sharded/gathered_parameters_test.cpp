@@ -427,8 +427,8 @@ const Ranks replicated("replicas of fully sharded modules", [](const Rank& rank)
   torch::set_num_threads(1);
   ProcessGroup world = test::join_across_hosts(rank);
   for (const bool on_a_host : {true, false}) {
-    const DeviceMesh mesh(world, on_a_host ? std::vector<MeshDim>{{"replicas", 2}, {"shard", 2}}
-                                           : std::vector<MeshDim>{{"shard", 2}, {"replicas", 2}});
+    const DeviceMesh mesh(world, on_a_host ? std::vector<MeshAxis>{{"replicas", 2}, {"shard", 2}}
+                                           : std::vector<MeshAxis>{{"shard", 2}, {"replicas", 2}});
     FullyShardedOptions options = by_block();
     options.shard = mesh["shard"];
     train_as_replicas<SGD>(world, options, SGDOptions(1e-2), are_close);
