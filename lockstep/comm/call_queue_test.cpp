@@ -105,12 +105,12 @@ TEST(CallQueue, WaitThrowsWhatTheCallThrew) {
   EXPECT_NO_THROW(calls.submit([] {}, is_short).wait());
 }
 
-TEST(CallQueue, WaitTimesOutAtItsDeadlineAndTheCallContinues) {
+TEST(CallQueue, WaitTimesOutAndTheCallContinues) {
   std::promise<void> release;
   CallQueue calls;
   const Work work = calls.submit([&] { release.get_future().wait(); }, is_short);
   try {
-    work.wait(in(20ms));
+    work.wait(20ms);
     FAIL() << "did not time out";
   } catch (const Error& error) {
     EXPECT_EQ(error.fault(), Fault::timeout);

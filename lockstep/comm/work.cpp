@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/time.h"
 #include "lockstep/comm/group/rank_context.h"
 #include "lockstep/comm/work_state.h"
 #include "lockstep/job/step_clock.h"
@@ -21,9 +22,10 @@ Work::State& Work::state() const {
   return *state_;
 }
 
-// With a deadline, it only watches: running the call here could take longer.
-void Work::wait(Deadline deadline) const {
+// With a timeout, it only watches: running the call here could take longer.
+void Work::wait(std::chrono::milliseconds timeout) const {
   State& shared = state();
+  const Deadline deadline = timeout == std::chrono::milliseconds::max() ? no_deadline : in(timeout);
   if (!shared.completed)
     deadline == no_deadline ? shared.runner->help(shared) : shared.runner->hurry();
   if (!shared.completed) {

@@ -3,12 +3,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <memory>
 
 #include "lockstep/base/api.h"
-#include "lockstep/base/time.h"
 #include "lockstep/comm/core/buffer.h"
 
 namespace lockstep {
@@ -28,10 +28,10 @@ class LOCKSTEP_API Work {
   // Has no operation: all members throw misuse.
   Work() = default;
 
-  // Blocks until the operation is complete. Without a deadline, this thread runs the operation, and
-  // those before it, if not started. Errors: the operation's; timeout after `deadline`, when the
-  // operation continues.
-  void wait(Deadline deadline = no_deadline) const;
+  // Blocks until the operation is complete. Without a timeout, this thread runs the operation, and
+  // those before it, if not started. Errors: the operation's; timeout, when the operation
+  // continues.
+  void wait(std::chrono::milliseconds timeout = std::chrono::milliseconds::max()) const;
 
   // True after success or failure. Does not start the operation.
   bool is_completed() const;

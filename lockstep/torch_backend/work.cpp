@@ -167,7 +167,7 @@ bool MessageWork::isCompleted() {
 bool MessageWork::wait(std::chrono::milliseconds timeout) {
   const Interruptible interruptible(membership());
   try {
-    message_.wait(deadline_of(timeout));
+    message_.wait(timeout == kNoTimeout ? std::chrono::milliseconds::max() : timeout);
   } catch (const Error&) {
     if (!message_.is_completed()) rethrow_in_python(std::current_exception());
   }

@@ -49,9 +49,9 @@ void ReportOutbox::send(const RankReport& report) {
 
 void ReportOutbox::finish(const RankReport& report, Deadline deadline) {
   try {
-    if (work_) work_->wait(deadline);
+    if (work_) work_->wait(until(deadline));
     send(report);
-    if (work_) work_->wait(deadline);
+    if (work_) work_->wait(until(deadline));
   } catch (const Error& error) {
     is_broken_ = true;
     report_loss(error);
