@@ -258,7 +258,7 @@ TEST_F(Checkpoints, AreLoadedToTensorsThatLibTorchConjugatesLazily) {
   Checkpointer(root(), ProcessGroup::self()).save(1, {{"model", &saved}});
   torch::nn::Module module;
   module.register_buffer("buffer", at::zeros({4}, at::kComplexFloat).conj());
-  load_checkpoint(root(), {{"model", module_state(module).get()}}, ProcessGroup::self());
+  load_checkpoint(root(), {{"model", state_of(module).get()}}, ProcessGroup::self());
   EXPECT_TRUE(at::equal(module.named_buffers()["buffer"].resolve_conj(), value));
 }
 
@@ -274,7 +274,7 @@ TEST_F(Checkpoints, AreRefusedWhenTwoTensorsSharedInTheModuleDiffer) {
     torch::nn::Linear twice(torch::nn::LinearOptions(3, 3).bias(false));
     twice->register_parameter("again", twice->weight);
     const at::Tensor before = twice->weight.detach().clone();
-    const auto state = module_state(*twice);
+    const auto state = state_of(*twice);
     Checkpointer checkpoints(root(), world);
     const std::string message = error_of(
         [&] {

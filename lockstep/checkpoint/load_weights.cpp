@@ -325,13 +325,13 @@ LoadedWeights load_weights(Stateful& state, const fs::path& path, const ProcessG
 LoadedWeights load_weights(torch::nn::Module& module, const fs::path& path,
                            const ProcessGroup& group, const LoadWeightsOptions& options) {
   require_values(named_tensors(module), "load_weights");
-  return load_weights(*module_state(module), path, group, options);
+  return load_weights(*state_of(module), path, group, options);
 }
 
 LoadedWeights load_weights(torch::nn::Module& module, const fs::path& path,
                            const LoadWeightsOptions& options) {
   require_values(named_tensors(module), "load_weights");
-  return load(*module_state(module), path, {}, options);
+  return load(*state_of(module), path, {}, options);
 }
 
 LoadedWeights load_weights(const torch::jit::Module& script, const fs::path& path,

@@ -289,7 +289,7 @@ void save_weights(Stateful& state, const fs::path& folder, const ProcessGroup& g
 
 void save_weights(torch::nn::Module& module, const fs::path& folder, const ProcessGroup& group,
                   const SaveWeightsOptions& options) {
-  save_weights(*module_state(module), folder, group, options);
+  save_weights(*state_of(module), folder, group, options);
 }
 
 }  // namespace lockstep

@@ -96,7 +96,7 @@ std::shared_ptr<torch::nn::SequentialImpl> small_net() {
 // Counts the calls of state_dict().
 class CountedState final : public Stateful {
  public:
-  explicit CountedState(torch::nn::Module& module) : state_(module_state(module)) {}
+  explicit CountedState(torch::nn::Module& module) : state_(state_of(module)) {}
 
   int saved() const { return saved_; }
   StateDict state_dict() override {
@@ -271,7 +271,7 @@ TEST_F(Folder, WithoutWeightsIsRefusedWithItsContents) {
 }
 
 TEST_F(Folder, MayContainPicklesBesideCheckpoints) {
-  Checkpointer(folder_, ProcessGroup::self()).save(1, {{"model", module_state(*saved_).get()}});
+  Checkpointer(folder_, ProcessGroup::self()).save(1, {{"model", state_of(*saved_).get()}});
   write("best.pt", "a pickle");
   load_weights(*net_, folder_);
   EXPECT_EQ(sha256(*net_), sha256(*saved_));
@@ -404,7 +404,7 @@ TEST_F(Folder, HasTheNamesAndTransposedMatricesOfOtherPrograms) {
 
 TEST_F(Folder, IsWrittenJointlyByAllRanks) {
   run_in_process(2, [&](ProcessGroup& group) {
-    save_weights(*module_state(*saved_), folder_, group, {.max_shard_bytes = 50});
+    save_weights(*state_of(*saved_), folder_, group, {.max_shard_bytes = 50});
   });
   EXPECT_EQ(names().size(), 5U);  // Four files and the index.
   load_weights(*net_, folder_);
@@ -445,8 +445,7 @@ TEST_F(Folder, HasNoTemporaryFilesAfterAnError) {
       error_of([&] { save_weights(module, folder_, options); }, Fault::system);
     else
       run_in_process(ranks, [&](ProcessGroup& group) {
-        error_of([&] { save_weights(*module_state(module), folder_, group, options); },
-                 Fault::system);
+        error_of([&] { save_weights(*state_of(module), folder_, group, options); }, Fault::system);
       });
     EXPECT_EQ(names(), std::set<std::string>{}) << ranks;
   }
@@ -463,7 +462,7 @@ TEST_F(Folder, ThatAFailedCallCreatedIsRemoved) {
         error_of([&] { save_weights(module, folder, SaveWeightsOptions{}); }, Fault::system);
       else
         run_in_process(ranks, [&](ProcessGroup& group) {
-          error_of([&] { save_weights(*module_state(module), folder, group); }, Fault::system);
+          error_of([&] { save_weights(*state_of(module), folder, group); }, Fault::system);
         });
     };
     save(made);

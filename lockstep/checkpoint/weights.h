@@ -100,7 +100,7 @@ LOCKSTEP_API LoadedWeights load_weights(torch::nn::Module& module,
                                         const ProcessGroup& group,
                                         const LoadWeightsOptions& options = {});
 
-// Collective; for a model's state, such as data_parallel_state().
+// Collective; for a model's state, such as state_of(ddp).
 LOCKSTEP_API LoadedWeights load_weights(Stateful& state, const std::filesystem::path& path,
                                         const ProcessGroup& group,
                                         const LoadWeightsOptions& options = {});

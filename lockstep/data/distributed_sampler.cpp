@@ -356,7 +356,7 @@ void DistributedSampler::load(torch::serialize::InputArchive& archive) {
   state_->load(read(archive, "epoch"), static_cast<std::size_t>(read(archive, "offset")));
 }
 
-std::unique_ptr<Stateful> sampler_state(const DistributedSampler& sampler) {
+std::unique_ptr<Stateful> state_of(const DistributedSampler& sampler) {
   return std::make_unique<DistributedSampler::Part>(sampler);
 }
 

@@ -130,12 +130,12 @@ class LOCKSTEP_API DistributedSampler : public torch::data::samplers::Sampler<> 
  private:
   struct State;
   class Part;
-  friend LOCKSTEP_API std::unique_ptr<Stateful> sampler_state(const DistributedSampler& sampler);
+  friend LOCKSTEP_API std::unique_ptr<Stateful> state_of(const DistributedSampler& sampler);
 
   std::shared_ptr<State> state_;
 };
 
 // For a checkpoint; keeps its own handle.
-LOCKSTEP_API std::unique_ptr<Stateful> sampler_state(const DistributedSampler& sampler);
+LOCKSTEP_API std::unique_ptr<Stateful> state_of(const DistributedSampler& sampler);
 
 }  // namespace lockstep

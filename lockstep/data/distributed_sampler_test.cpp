@@ -320,7 +320,7 @@ TEST(DistributedSampler, RefusesTheStateOfAnother) {
     const StateDict saved = DistributedSampler(10, 2, 0).state_dict();
     DistributedSampler sampler(size, 2, 0, options);
     std::string text;
-    EXPECT_EQ(fault_of([&] { sampler_state(sampler)->wanted(saved); }, &text), Fault::misuse);
+    EXPECT_EQ(fault_of([&] { state_of(sampler)->wanted(saved); }, &text), Fault::misuse);
     EXPECT_EQ(fault_of([&] { sampler.load_state_dict(saved); }), Fault::misuse);
     return text;
   };
@@ -336,7 +336,7 @@ TEST(DistributedSampler, RefusesTheStateOfAnother) {
 
 TEST(DistributedSampler, RefusesToSaveItsPositionUnlessConsumptionIsReported) {
   DistributedSampler sampler(10, 2, 0);
-  const auto part = sampler_state(sampler);
+  const auto part = state_of(sampler);
   EXPECT_NO_THROW(part->state_dict());
   sampler.next(2);
   std::string text;
@@ -353,7 +353,7 @@ TEST(DistributedSampler, IsLoadedThroughItsPart) {
   DistributedSampler saved(10, 2, 0);
   saved.set_epoch(5, 4);
   DistributedSampler sampler(10, 5, 3);
-  const auto part = sampler_state(sampler);
+  const auto part = state_of(sampler);
   const StateDict state = saved.state_dict();
   EXPECT_TRUE(part->wanted(state).empty());
   part->load_state_dict(state);

@@ -104,8 +104,8 @@ TYPED_TEST(Layerwise, GoesOnFromItsNamedState) {
   train(first, weights, 3);
   const Weights loaded_weights = copies(weights);
   typename TypeParam::Optimizer second(loaded_weights, typename TypeParam::Options(9));
-  const StateDict saved = optimizer_state(first, named(weights))->state_dict();
-  const auto state = optimizer_state(second, named(loaded_weights));
+  const StateDict saved = state_of(first, named(weights))->state_dict();
+  const auto state = state_of(second, named(loaded_weights));
   state->wanted(saved);
   StateDict taken = saved;
   for (auto& [name, tensor] : taken.tensors) tensor.data = tensor.data.clone();
@@ -116,8 +116,7 @@ TYPED_TEST(Layerwise, GoesOnFromItsNamedState) {
 
   torch::optim::Adam adam(weights, torch::optim::AdamOptions());
   std::string text;
-  EXPECT_EQ(fault_of([&] { optimizer_state(adam, named(weights))->wanted(saved); }, &text),
-            Fault::misuse);
+  EXPECT_EQ(fault_of([&] { state_of(adam, named(weights))->wanted(saved); }, &text), Fault::misuse);
   EXPECT_NE(text.find("this optimizer is Adam"), std::string::npos) << text;
 }
 

@@ -353,8 +353,8 @@ void OptimizerState::load_state_dict(StateDict state) {
   if (sharded_ != nullptr) sharded_->whole_.reset();
 }
 
-std::unique_ptr<Stateful> optimizer_state(Optimizer& optimizer, const NamedTensors& parameters,
-                                          const Layouts& layouts) {
+std::unique_ptr<Stateful> state_of(Optimizer& optimizer, const NamedTensors& parameters,
+                                   const Layouts& layouts) {
   return std::make_unique<OptimizerState>(optimizer, parameters, layouts);
 }
 

@@ -35,8 +35,8 @@ namespace lockstep {
 // Lifetime: `optimizer` outlives the result.
 // Errors: misuse for a parameter without a name. Loading throws misuse, naming mismatches, for
 // another kind of optimizer, other parameters, param groups or options.
-LOCKSTEP_API std::unique_ptr<Stateful> optimizer_state(torch::optim::Optimizer& optimizer,
-                                                       const NamedTensors& parameters,
-                                                       const Layouts& layouts = {});
+LOCKSTEP_API std::unique_ptr<Stateful> state_of(torch::optim::Optimizer& optimizer,
+                                                const NamedTensors& parameters,
+                                                const Layouts& layouts = {});
 
 }  // namespace lockstep

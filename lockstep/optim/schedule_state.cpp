@@ -110,11 +110,11 @@ class PlateauState final : public Stateful {
 
 }  // namespace
 
-std::unique_ptr<Stateful> schedule_state(torch::optim::LRScheduler& schedule) {
+std::unique_ptr<Stateful> state_of(torch::optim::LRScheduler& schedule) {
   return std::make_unique<ScheduleState>(schedule);
 }
 
-std::unique_ptr<Stateful> schedule_state(Plateau& schedule) {
+std::unique_ptr<Stateful> state_of(Plateau& schedule) {
   return std::make_unique<PlateauState>(schedule);
 }
 

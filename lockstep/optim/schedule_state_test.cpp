@@ -29,12 +29,12 @@ TEST(ScheduleState, AScheduleGoesOnWhereItWas) {
   SGD sgd(weights(), 1.0);
   StepLR schedule(sgd, 3, 0.5);
   for (int step = 0; step < 4; ++step) schedule.step();
-  const StateDict saved = schedule_state(schedule)->state_dict();
+  const StateDict saved = state_of(schedule)->state_dict();
   EXPECT_EQ(saved.values.at("step_count"), StateValue(std::int64_t{4}));
 
   SGD other(weights(), rate_of(sgd));  // The optimizer's state holds the rate.
   StepLR goes_on(other, 3, 0.5);
-  test::load(*schedule_state(goes_on), saved);
+  test::load(*state_of(goes_on), saved);
   for (int step = 4; step < 13; ++step) {
     schedule.step();
     goes_on.step();
@@ -50,13 +50,13 @@ TEST(ScheduleState, ARateOnAPlateauIsReducedWhenItWouldHaveBeen) {
   SGD sgd(weights(), 1.0);
   ReduceLROnPlateauScheduler schedule(sgd, ReduceLROnPlateauScheduler::min, 0.5, 3);
   for (int epoch = 0; epoch < 5; ++epoch) schedule.step(loss(epoch));
-  const StateDict saved = schedule_state(schedule)->state_dict();
+  const StateDict saved = state_of(schedule)->state_dict();
   EXPECT_EQ(saved.values.at("num_bad_epochs"), StateValue(std::int64_t{2}));
   EXPECT_EQ(saved.values.at("last_epoch"), StateValue(std::int64_t{5}));
 
   SGD other(weights(), rate_of(sgd));
   ReduceLROnPlateauScheduler goes_on(other, ReduceLROnPlateauScheduler::min, 0.5, 3);
-  test::load(*schedule_state(goes_on), saved);
+  test::load(*state_of(goes_on), saved);
   for (int epoch = 5; epoch < 20; ++epoch) {
     schedule.step(loss(epoch));
     goes_on.step(loss(epoch));
@@ -68,10 +68,10 @@ TEST(ScheduleState, ARateOnAPlateauIsReducedWhenItWouldHaveBeen) {
 TEST(ScheduleState, RoundTripsBeforeTheFirstStep) {
   SGD sgd(weights(), 1.0);
   ReduceLROnPlateauScheduler schedule(sgd);
-  const StateDict saved = schedule_state(schedule)->state_dict();
+  const StateDict saved = state_of(schedule)->state_dict();
   EXPECT_EQ(saved.values.at("best"), StateValue(double{std::numeric_limits<float>::max()}));
-  test::load(*schedule_state(schedule), saved);
-  EXPECT_EQ(schedule_state(schedule)->state_dict().values, saved.values);
+  test::load(*state_of(schedule), saved);
+  EXPECT_EQ(state_of(schedule)->state_dict().values, saved.values);
 }
 
 TEST(ScheduleState, RefusesWhatIsNoStateOfASchedule) {
@@ -79,9 +79,9 @@ TEST(ScheduleState, RefusesWhatIsNoStateOfASchedule) {
   StepLR schedule(sgd, 3, 0.5);
   const auto refusal_of = [&](const StateValues& values) {
     std::string text;
-    EXPECT_EQ(fault_of([&] { schedule_state(schedule)->wanted({.tensors = {}, .values = values}); },
-                       &text),
-              Fault::misuse);
+    EXPECT_EQ(
+        fault_of([&] { state_of(schedule)->wanted({.tensors = {}, .values = values}); }, &text),
+        Fault::misuse);
     return text;
   };
   EXPECT_NE(refusal_of({}).find("step_count"), std::string::npos);

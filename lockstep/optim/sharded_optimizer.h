@@ -3,7 +3,7 @@
 //
 // Archives equal the plain optimizer's, on any number of ranks: all ranks call
 // consolidate_state_dict(), then rank 0 saves. To load, all ranks read the same archive. Rank 0,
-// and each loading rank, needs memory for the whole state; optimizer_state() (optimizer_stateful.h)
+// and each loading rank, needs memory for the whole state; state_of() (optimizer_stateful.h)
 // avoids that.
 //
 // Param groups are fixed at construction and equal on all ranks. Thread safety: none.
@@ -62,7 +62,7 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
                          bool error_if_nonfinite);
 
   // Gathers all state on rank `to`, for save(). Collective.
-  // Errors: as optimizer_state(); misuse for a rank that does not exist.
+  // Errors: as state_of(); misuse for a rank that does not exist.
   void consolidate_state_dict(int to = 0);
 
   // Writes the plain optimizer's archive. Errors: misuse unless consolidated on this rank since the

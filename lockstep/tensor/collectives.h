@@ -63,7 +63,7 @@ LOCKSTEP_API Work all_gather_async(const at::Tensor& output, const at::Tensor& t
                                    const ProcessGroup& group, at::IntArrayRef splits = {},
                                    const CallOptions& options = {});
 
-// Returns all ranks' tensors, whose numbers of rows may differ, as views of one tensor.
+// Returns all ranks' tensors, with any numbers of rows, as views of one.
 LOCKSTEP_API std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor,
                                                        const ProcessGroup& group,
                                                        const CallOptions& options = {});

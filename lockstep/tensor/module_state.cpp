@@ -58,8 +58,8 @@ class ModuleState final : public WeightState {
       : owned_(std::move(module)), module_(*owned_) {}
 
   StateDict state_dict() override {
-    require_values(named_tensors(module_), "module_state");
-    return state_of(module_);
+    require_values(named_tensors(module_), "state_of");
+    return state_dict_of(module_);
   }
 
   StateRequest wanted(const StateDict& saved) override {
@@ -80,7 +80,7 @@ class ModuleState final : public WeightState {
 
  private:
   void require_loadable() const {
-    require_values(named_tensors(module_), "module_state");
+    require_values(named_tensors(module_), "state_of");
     for (const auto& [name, parameter] : named_parameters(module_))
       require(!lies_in_shared_block(parameter), [&, &name = name] {
         return "parameter " + name +
@@ -117,15 +117,15 @@ std::uint64_t seed_of(const at::Tensor& state_of_rank_0, int rank) {
 
 }  // namespace
 
-std::unique_ptr<Stateful> module_state(torch::nn::Module& module) {
+std::unique_ptr<Stateful> state_of(torch::nn::Module& module) {
   return std::make_unique<ModuleState>(module);
 }
 
-std::unique_ptr<Stateful> module_state(const torch::jit::Module& script) {
+std::unique_ptr<Stateful> state_of(const torch::jit::Module& script) {
   return std::make_unique<ModuleState>(std::make_unique<ScriptModule>(script));
 }
 
-StateDict state_of(const torch::nn::Module& module) {
+StateDict state_dict_of(const torch::nn::Module& module) {
   StateDict state;
   for (const auto& [name, parameter] : named_parameters(module))
     state.tensors.emplace(name, whole(parameter));

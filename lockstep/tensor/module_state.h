@@ -32,13 +32,13 @@ class ProcessGroup;
 // Lifetime: `module` outlives the result.
 // Errors: also misuse for a module on the meta device. Loading: misuse for shared parameters,
 // because every rank would write to them.
-LOCKSTEP_API std::unique_ptr<Stateful> module_state(torch::nn::Module& module);
+LOCKSTEP_API std::unique_ptr<Stateful> state_of(torch::nn::Module& module);
 
 // The result shares the script's object.
-LOCKSTEP_API std::unique_ptr<Stateful> module_state(const torch::jit::Module& script);
+LOCKSTEP_API std::unique_ptr<Stateful> state_of(const torch::jit::Module& script);
 
-// Parts of module_state(), for other classes that hold a module.
-LOCKSTEP_API StateDict state_of(const torch::nn::Module& module);
+// Parts of state_of(module), for other classes that hold a module.
+LOCKSTEP_API StateDict state_dict_of(const torch::nn::Module& module);
 
 // `types`: saved types that differ from the module's.
 LOCKSTEP_API void require_fits(const torch::nn::Module& module, const StateDict& saved,

@@ -52,7 +52,7 @@ void fill(const torch::nn::Module& module, double first) {
 
 StateDict saved(torch::nn::Module& module) {
   SavedState state;
-  state.add(module_state(module)->state_dict(), 0);
+  state.add(state_of(module)->state_dict(), 0);
   return state.whole();
 }
 
@@ -63,7 +63,7 @@ TEST(ModuleState, ParametersAndBuffersComeBackUnderTheirNames) {
   EXPECT_EQ(state.tensors.size(), 9u);  // 2 of conv, 5 of norm, in.weight and tied.
   EXPECT_FALSE(state.tensors.contains("in.bias"));
   Net target;
-  test::load(*module_state(target), state);
+  test::load(*state_of(target), state);
   const NamedTensors expected = named_tensors(source);
   const NamedTensors loaded = named_tensors(target);
   ASSERT_EQ(loaded.size(), expected.size());
@@ -75,15 +75,14 @@ TEST(ModuleState, ParametersAndBuffersComeBackUnderTheirNames) {
 
 TEST(ModuleState, BuffersAreRank0s) {
   Net net;
-  const StateDict state = module_state(net)->state_dict();
+  const StateDict state = state_of(net)->state_dict();
   EXPECT_TRUE(state.tensors.at("norm.running_mean").of_rank_0);
   EXPECT_FALSE(state.tensors.at("norm.weight").of_rank_0);
 }
 
 std::string refusal_of(Net& net, const StateDict& state) {
   std::string text;
-  EXPECT_EQ(fault_of([&] { module_state(net)->wanted(catalogue_of(state)); }, &text),
-            Fault::misuse);
+  EXPECT_EQ(fault_of([&] { state_of(net)->wanted(catalogue_of(state)); }, &text), Fault::misuse);
   return text;
 }
 
@@ -124,17 +123,17 @@ TEST(ModuleState, RefusesParametersThatAllRanksShare) {
 TEST(ModuleState, UnequalValuesOfOneTensorAreRefusedWithoutDigestsToo) {
   Net net;
   StateDict state = saved(net);
-  EXPECT_NO_THROW(test::load(*module_state(net), state));
+  EXPECT_NO_THROW(test::load(*state_of(net), state));
   state.tensors["tied"].data = state.tensors["in.weight"].data + 1;
   std::string text;
-  EXPECT_EQ(fault_of([&] { test::load(*module_state(net), state); }, &text), Fault::mismatch);
+  EXPECT_EQ(fault_of([&] { test::load(*state_of(net), state); }, &text), Fault::mismatch);
   EXPECT_NE(text.find("tied and in.weight are one tensor in the module"), text.npos) << text;
-  EXPECT_EQ(fault_of([&] { module_state(net)->wanted(state); }), Fault::mismatch);
+  EXPECT_EQ(fault_of([&] { state_of(net)->wanted(state); }), Fault::mismatch);
 
   const at::Tensor nan = torch::full({5, 4}, NAN);
   state.tensors["in.weight"] = whole(nan);
   state.tensors["tied"] = whole(nan.clone());
-  EXPECT_NO_THROW(test::load(*module_state(net), state)) << "equal bytes are equal";
+  EXPECT_NO_THROW(test::load(*state_of(net), state)) << "equal bytes are equal";
 }
 
 std::vector<double> drawn() {

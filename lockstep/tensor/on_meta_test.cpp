@@ -163,8 +163,8 @@ TEST(OnMeta, StateAndDigestOfSuchAModuleAreRefusedByName) {
     EXPECT_EQ(fault_of(call, &text), Fault::misuse);
     EXPECT_NE(text.find("weight is on the meta device"), text.npos) << text;
   };
-  expect_refused([&] { module_state(*net)->state_dict(); });
-  expect_refused([&] { module_state(*net)->wanted({}); });
+  expect_refused([&] { state_of(*net)->state_dict(); });
+  expect_refused([&] { state_of(*net)->wanted({}); });
   expect_refused([&] { sha256(*net); });
 }
 

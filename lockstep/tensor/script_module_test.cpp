@@ -112,10 +112,10 @@ TEST(ScriptModule, StateComesBackInAnotherScript) {
   source.attr("bias").toTensor().detach().fill_(3);
   source.forward({torch::ones({1, 3})});  // Assigns a buffer.
   SavedState state;
-  state.add(module_state(source)->state_dict(), 0);
+  state.add(state_of(source)->state_dict(), 0);
   EXPECT_EQ(state.whole().tensors.size(), 4U);
   const torch::jit::Module target = small_script();
-  test::load(*module_state(target), state.whole());
+  test::load(*state_of(target), state.whole());
   EXPECT_EQ(sha256(ScriptModule(target)), sha256(ScriptModule(source)));
   EXPECT_EQ(target.attr("calls").toTensor().item<float>(), 1);
 }

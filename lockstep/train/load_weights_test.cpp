@@ -159,7 +159,7 @@ const Ranks masters("load_weights: masters", [](const Rank& rank) {
   EXPECT_EQ(net->blocks[0]->parameters()[0].scalar_type(), torch::kBFloat16);
   load_weights(fsdp, rank.scratch / "one.safetensors");
   const auto whole = saved->named_parameters();
-  const auto state = data_parallel_state(fsdp);
+  const auto state = state_of(fsdp);
   for (const auto& [name, tensor] : state->state_dict().tensors) {
     if (!whole.contains(name)) continue;
     const torch::Tensor flat = whole[name].detach().flatten();

@@ -235,7 +235,7 @@ const Ranks others("step times, other phases", [](const Rank& rank) {
   EXPECT_GE((step_times() - after)[StepPhase::other], delay) << "no phase is left behind";
 
   Checkpointer checkpoints(rank.scratch / "checkpoints", world);
-  const auto state = module_state(*net);
+  const auto state = state_of(*net);
   checkpoints.save(1, {{"model", state.get()}});
   checkpoints.wait();
   EXPECT_GT((step_times() - after)[StepPhase::checkpoint].count(), 0);

@@ -68,41 +68,41 @@ TrainingState::TrainingState() = default;
 TrainingState::~TrainingState() = default;
 
 void TrainingState::add(const std::string& name, torch::nn::Module& module) {
-  keep(name, module_state(module));
+  keep(name, state_of(module));
 }
 
 void TrainingState::add(const std::string& name, const torch::jit::Module& script) {
-  keep(name, module_state(script));
+  keep(name, state_of(script));
 }
 
 void TrainingState::add(const std::string& name, DataParallelBase& ddp) {
   if (shared_part_.empty() && ddp.shares_parameters()) shared_part_ = name;
-  keep(name, data_parallel_state(ddp));
+  keep(name, state_of(ddp));
 }
 
 void TrainingState::add(const std::string& name, torch::optim::Optimizer& optimizer,
                         const torch::nn::Module& module) {
-  keep(name, optimizer_state(optimizer, named_parameters(module), layouts_of(module)));
+  keep(name, state_of(optimizer, named_parameters(module), layouts_of(module)));
 }
 
 void TrainingState::add(const std::string& name, torch::optim::Optimizer& optimizer,
                         const Pipeline& pipeline) {
-  keep(name, pipeline.optimizer_state(optimizer));
+  keep(name, state_of(optimizer, pipeline));
 }
 
 // A Stateful schedule may be passed as LibTorch's class.
 void TrainingState::add(const std::string& name, torch::optim::LRScheduler& schedule) {
   if (auto* const stateful = dynamic_cast<Stateful*>(&schedule)) return add(name, *stateful);
-  keep(name, schedule_state(schedule));
+  keep(name, state_of(schedule));
 }
 
 void TrainingState::add(const std::string& name,
                         torch::optim::ReduceLROnPlateauScheduler& schedule) {
-  keep(name, schedule_state(schedule));
+  keep(name, state_of(schedule));
 }
 
 void TrainingState::add(const std::string& name, const DistributedSampler& sampler) {
-  keep(name, sampler_state(sampler));
+  keep(name, state_of(sampler));
 }
 
 void TrainingState::add(const std::string& name, const RandomGenerators& generators) {
@@ -137,12 +137,12 @@ LoadedWeights load_weights(DataParallelBase& ddp, const std::filesystem::path& p
                            const LoadWeightsOptions& options) {
   LoadWeightsOptions all = options;
   all.first_names.merge(first_names(named_tensors(ddp.replica())));
-  return load_weights(*data_parallel_state(ddp), path, ddp.group(), all);
+  return load_weights(*state_of(ddp), path, ddp.group(), all);
 }
 
 void save_weights(DataParallelBase& ddp, const std::filesystem::path& folder,
                   const SaveWeightsOptions& options) {
-  save_weights(*data_parallel_state(ddp), folder, ddp.group(), options);
+  save_weights(*state_of(ddp), folder, ddp.group(), options);
 }
 
 template LOCKSTEP_API void TrainingState::add_value(const std::string&, bool&);

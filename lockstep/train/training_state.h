@@ -51,7 +51,7 @@ class LOCKSTEP_API TrainingState {
   TrainingState(const TrainingState&) = delete;
   TrainingState& operator=(const TrainingState&) = delete;
 
-  // Adds parameters and buffers. Errors: as module_state(). For shared parameters, add the
+  // Adds parameters and buffers. Errors: as state_of(module). For shared parameters, add the
   // DistributedDataParallel instead.
   void add(const std::string& name, torch::nn::Module& module);
   void add(const std::string& name, const torch::jit::Module& script);
@@ -60,7 +60,7 @@ class LOCKSTEP_API TrainingState {
   void add(const std::string& name, DataParallelBase& ddp);
 
   // Adds state and options; parameters have their names in `module`. Errors: misuse for a parameter
-  // of another module; unsupported for an optimizer that optimizer_state() does not support.
+  // of another module; unsupported for an optimizer that state_of() does not support.
   void add(const std::string& name, torch::optim::Optimizer& optimizer,
            const torch::nn::Module& module);
 

@@ -129,7 +129,7 @@ TEST_F(Offload, IsEditedAndSavedAsAnyOther) {
     std::string text;
     EXPECT_EQ(fault_of([&] { net->b->bias.sum(); }, &text), Fault::misuse);
     EXPECT_NE(text.find("unit b"), text.npos) << text;
-    const StateDict state = data_parallel_state(fsdp)->state_dict();
+    const StateDict state = state_of(fsdp)->state_dict();
     for (const auto& [name, tensor] : state.tensors)
       EXPECT_TRUE(tensor.of_rank_0 || tensor.data.is_cpu()) << name;
     destroy_process_group(group);

@@ -77,7 +77,7 @@ void save(const char* directory, const lockstep::ProcessGroup& world) {
                       {"betas", std::vector<double>{0.9, 0.999}}});
   const auto whole = gpt(), cut = gpt();
   lockstep::parallelize_module(*cut, world, gpt_plan());
-  const auto parts = lockstep::module_state(*cut);
+  const auto parts = lockstep::state_of(*cut);
   lockstep::Checkpointer(directory, world)
       .save(7, {{"model", &model}, {"rest", &rest}, {"gpt", parts.get()}});
   if (world.rank() != 0) return;

@@ -28,7 +28,7 @@ class FullyShardedState final : public WeightState {
     require(sharded_.has_values(),
             "the parameters have no values yet: call initialize() or load_weights() before a state "
             "is saved");
-    StateDict state = state_of(sharded_.module);
+    StateDict state = state_dict_of(sharded_.module);
     for (const auto& [name, parameter] : named_parameters(sharded_.module)) {
       const Fragment* const own = own_of(parameter);
       if (own == nullptr) {

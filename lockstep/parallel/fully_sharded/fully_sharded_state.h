@@ -1,5 +1,5 @@
 // The state of a fully sharded module: each rank saves and loads its fragments as parts of whole
-// tensors. Checkpoints are those of module_state().
+// tensors. Checkpoints are those of state_of(module).
 //
 // Thread safety: none.
 

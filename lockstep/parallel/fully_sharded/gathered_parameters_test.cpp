@@ -534,7 +534,7 @@ void train_with_masters(const ProcessGroup& world) {
   });
   // Unchanged parameters keep their masters.
   fsdp.edit_parameters([&] { net->blocks[0]->as<Block>()->up->bias.fill_(2); });
-  const auto state = data_parallel_state(fsdp);
+  const auto state = state_of(fsdp);
   for (const auto& [name, tensor] : state->state_dict().tensors) {
     if (name == "scale") continue;
     const torch::Tensor whole = masters[name].detach();

@@ -252,7 +252,7 @@ TEST(SparseGradients, StateOfTheirOptimizersIsSavedAndLoaded) {
     };
     for (int i = 0; i < 3; ++i) step(saved, first, i);
     const auto state = [](torch::optim::SGD& sgd, Twins& twins) {
-      return optimizer_state(sgd, named_parameters(*twins.sparse));
+      return state_of(sgd, named_parameters(*twins.sparse));
     };
     test::SavedState copy;
     copy.add(state(first, saved)->state_dict(), 0);

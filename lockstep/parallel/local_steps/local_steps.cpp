@@ -103,8 +103,8 @@ LocalSteps::LocalSteps(torch::nn::Module& module, torch::optim::Optimizer& optim
       group_(group),
       name_(std::move(name)),
       parameters_(trained_parameters(named_parameters(module))),
-      module_state_(module_state(module)),
-      optimizer_state_(optimizer_state(optimizer, named_parameters(module))),
+      module_state_(state_of(module)),
+      optimizer_state_(state_of(optimizer, named_parameters(module))),
       equal_{.begin = 0, .end = parameters_.size()} {
   require_own_parameters(parameters_, name_);
   require_whole(optimizer, name_);

@@ -89,8 +89,8 @@ void Pipeline::load_state_dict(StateDict state) {
   parallel::model_state(*stages_)->load_state_dict(std::move(state));
 }
 
-std::unique_ptr<Stateful> Pipeline::optimizer_state(torch::optim::Optimizer& optimizer) const {
-  return parallel::optimizer_state(optimizer, *stages_);
+std::unique_ptr<Stateful> state_of(torch::optim::Optimizer& optimizer, const Pipeline& pipeline) {
+  return parallel::optimizer_state(optimizer, *pipeline.stages_);
 }
 
 }  // namespace lockstep

@@ -165,10 +165,10 @@ class LOCKSTEP_API Pipeline : public Stateful {
   StateRequest wanted(const StateDict& saved) override;
   void load_state_dict(StateDict state) override;
 
-  // The same for an optimizer of parameters().
-  std::unique_ptr<Stateful> optimizer_state(torch::optim::Optimizer& optimizer) const;
-
  private:
+  friend LOCKSTEP_API std::unique_ptr<Stateful> state_of(torch::optim::Optimizer& optimizer,
+                                                         const Pipeline& pipeline);
+
   template <class Function>
   static pipeline::LossOf erased(Function&& loss_of) {
     using Output =
@@ -186,5 +186,9 @@ class LOCKSTEP_API Pipeline : public Stateful {
   const std::unique_ptr<parallel::RankStages> stages_;
   const std::unique_ptr<parallel::PipelineRun> run_;
 };
+
+// For an optimizer of parameters().
+LOCKSTEP_API std::unique_ptr<Stateful> state_of(torch::optim::Optimizer& optimizer,
+                                                const Pipeline& pipeline);
 
 }  // namespace lockstep

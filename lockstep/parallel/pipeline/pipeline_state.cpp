@@ -166,8 +166,8 @@ NamedTensors saved_parameters(const RankStages& stages) {
 std::unique_ptr<Stateful> model_state(RankStages& stages) {
   std::set<std::string> mine = names_of(named_buffers(*stages.module()));
   mine.merge(names_of(saved_parameters(stages)));
-  auto inner = stages.data_parallel() ? data_parallel_state(*stages.data_parallel())
-                                      : module_state(*stages.module());
+  auto inner =
+      stages.data_parallel() ? state_of(*stages.data_parallel()) : state_of(*stages.module());
   return std::make_unique<PartOfWhole>(
       std::move(inner), saved_names(stages),
       [mine = std::move(mine)](const std::string& name) { return mine.contains(name); },
@@ -179,8 +179,8 @@ std::unique_ptr<Stateful> model_state(RankStages& stages) {
 
 std::unique_ptr<Stateful> optimizer_state(torch::optim::Optimizer& optimizer, RankStages& stages) {
   std::set<std::string> parameters = names_of(saved_parameters(stages));
-  auto inner = lockstep::optimizer_state(optimizer, named_parameters(*stages.module()),
-                                         layouts_of(*stages.module()));
+  auto inner = lockstep::state_of(optimizer, named_parameters(*stages.module()),
+                                  layouts_of(*stages.module()));
   return std::make_unique<PartOfWhole>(
       std::move(inner), saved_names(stages),
       [parameters = std::move(parameters), &stages](const std::string& name) {

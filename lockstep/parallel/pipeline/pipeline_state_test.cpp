@@ -28,7 +28,7 @@ TEST(PipelineState, AllRanksRefuseTheStateOfAnotherModelsOptimizer) {
       return output.square().mean();
     });
     adamw.step();
-    const std::unique_ptr<Stateful> state = pipeline.optimizer_state(adamw);
+    const std::unique_ptr<Stateful> state = state_of(adamw, pipeline);
     const StateDict saved = state->state_dict();
     EXPECT_NO_THROW(state->wanted(saved));
     for (const std::string layer : {"h.0", "h.3"}) {

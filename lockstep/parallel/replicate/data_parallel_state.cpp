@@ -24,7 +24,7 @@ class DataParallelState final : public WeightState {
       return ddp_.replica_->without_value() +
              " has no value yet: call initialize() or load_weights() before a state is saved";
     });
-    return state_of(ddp_.replica());
+    return state_dict_of(ddp_.replica());
   }
 
   StateRequest wanted(const StateDict& saved) override {
@@ -82,7 +82,7 @@ class DataParallelState final : public WeightState {
 
 namespace lockstep {
 
-std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp) {
+std::unique_ptr<Stateful> state_of(DataParallelBase& ddp) {
   if (auto state = ddp.state_of_parts([&ddp] { ddp.replica_->note_values(); })) return state;
   return std::make_unique<parallel::DataParallelState>(ddp);
 }

@@ -64,9 +64,9 @@ void expect_equal(const NamedTensors& a, const NamedTensors& b) {
 struct Training {
   Training(const ProcessGroup& world, bool share)
       : ddp(net, world, {.share_parameters = share}),
-        model(data_parallel_state(ddp)),
+        model(state_of(ddp)),
         optimizer(make(world, share)),
-        state(optimizer_state(*optimizer, named_parameters(*net))) {}
+        state(state_of(*optimizer, named_parameters(*net))) {}
 
   std::unique_ptr<ShardedOptimizer> make(const ProcessGroup& world, bool share) {
     const auto options = AdamOptions(1e-2).amsgrad(true);
@@ -158,12 +158,12 @@ TEST(DataParallelState, AFragmentIsAskedForInPartWhereRowsAreInTheOrderOfMemory)
 
 TEST(DataParallelState, OneRankRequestsEachSharedParameterInPlace) {
   Net source(1);
-  const StateDict saved = module_state(source)->state_dict();
+  const StateDict saved = state_of(source)->state_dict();
   std::mutex mutex;
   std::map<std::string, int> wanted;
   run_in_process(3, [&](ProcessGroup& world) {
     Training training(world, /*share=*/true);
-    EXPECT_EQ(fault_of([&] { module_state(*training.net)->wanted(catalogue_of(saved)); }),
+    EXPECT_EQ(fault_of([&] { state_of(*training.net)->wanted(catalogue_of(saved)); }),
               Fault::misuse);
     const StateRequest request = test::load(*training.model, saved);
     for (const auto& [name, range] : request) {
@@ -181,7 +181,7 @@ TEST(DataParallelState, OneRankRequestsEachSharedParameterInPlace) {
 
 TEST(DataParallelState, ReplicasOfTheirOwnAreLoadedByEachRank) {
   Net source(1);
-  const StateDict saved = module_state(source)->state_dict();
+  const StateDict saved = state_of(source)->state_dict();
   run_in_process(2, [&](ProcessGroup& world) {
     Training training(world, /*share=*/false);
     EXPECT_EQ(test::load(*training.model, saved).size(), saved.tensors.size());
@@ -200,7 +200,7 @@ TEST(DataParallelState, BuffersAreRank0s) {
 
 TEST(DataParallelState, EveryRankRefusesWhatDoesNotFit) {
   Net source(1);
-  StateDict saved = module_state(source)->state_dict();
+  StateDict saved = state_of(source)->state_dict();
   saved.tensors.erase("wide.bias");
   run_in_process(2, [&](ProcessGroup& world) {
     for (const bool share : {false, true}) {

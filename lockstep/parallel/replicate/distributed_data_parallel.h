@@ -264,7 +264,7 @@ class LOCKSTEP_API DataParallelBase {
   friend class SharedOptimizerBase;
   friend LOCKSTEP_API std::function<at::Tensor()> average_loss(DataParallelBase& ddp,
                                                                std::function<at::Tensor()> closure);
-  friend LOCKSTEP_API std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp);
+  friend LOCKSTEP_API std::unique_ptr<Stateful> state_of(DataParallelBase& ddp);
   friend class parallel::DataParallelState;
   friend class parallel::RankStages;
 
@@ -384,10 +384,10 @@ DistributedDataParallel(const torch::jit::Module& script, const ProcessGroup& gr
 LOCKSTEP_API std::function<at::Tensor()> average_loss(DataParallelBase& ddp,
                                                       std::function<at::Tensor()> closure);
 
-// The state of the module, as module_state() (lockstep/tensor/module_state.h), including shared
+// The state of the module, as state_of(module) (lockstep/tensor/module_state.h), including shared
 // parameters. One rank reads each shared parameter.
 // Lifetime: `ddp` outlives the result.
 // Errors: also misuse for saving tensors without values.
-LOCKSTEP_API std::unique_ptr<Stateful> data_parallel_state(DataParallelBase& ddp);
+LOCKSTEP_API std::unique_ptr<Stateful> state_of(DataParallelBase& ddp);
 
 }  // namespace lockstep

@@ -19,7 +19,7 @@ class WholeTensors final : public HeldTensors {
 
   std::map<std::string, StateTensor> tensors() const override {
     std::map<std::string, StateTensor> held;
-    const StateDict all = state_of(module_);
+    const StateDict all = state_dict_of(module_);
     for (const auto& [name, parameter] : distinct(named_parameters(module_))) {
       // Itself: torch::load() may assign other memory to it.
       held.emplace(name, all.tensors.at(name)).first->second.data = parameter;

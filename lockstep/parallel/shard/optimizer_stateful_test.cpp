@@ -125,7 +125,7 @@ struct Undisturbed {
   explicit Undisturbed(int steps) {
     train(*optimizer, weights, 0, steps);
     at_save = copies(weights);
-    state.add(optimizer_state(*optimizer, weights)->state_dict(), 0);
+    state.add(state_of(*optimizer, weights)->state_dict(), 0);
   }
 
   NamedTensors weights = parameters();
@@ -138,7 +138,7 @@ TYPED_TEST(OptimizerStateOf, APlainOptimizerGoesOnBitForBit) {
   Undisturbed<TypeParam> before(5);
   const NamedTensors loaded = copies(before.at_save);
   const auto goes_on = TypeParam::plain(loaded, 0.5);  // With another rate, which is saved as well.
-  test::load(*optimizer_state(*goes_on, loaded), before.state.whole());
+  test::load(*state_of(*goes_on, loaded), before.state.whole());
   train(*before.optimizer, before.weights, 5, 12);
   train(*goes_on, loaded, 5, 12);
   expect_equal(loaded, before.weights);
@@ -158,7 +158,7 @@ TYPED_TEST(OptimizerStateOf, WhatALoadingOneRememberedIsForgotten) {
   const NamedTensors weights = copies(before.at_save);
   const auto other = TypeParam::plain(weights);
   train(*other, weights, 0, 3);
-  test::load(*optimizer_state(*other, weights), before.state.whole());
+  test::load(*state_of(*other, weights), before.state.whole());
   for (std::size_t i = 0; i < weights.size(); ++i)
     weights[i].second.detach().copy_(before.at_save[i].second);
   train(*before.optimizer, before.weights, 0, 7);
@@ -179,10 +179,10 @@ TYPED_TEST(OptimizerStateOf, AShardedOptimizerIsSavedAndLoadedAtAnyNumberOfRanks
     run_in_process(ranks, [&](ProcessGroup& world) {
       const NamedTensors weights = copies(at_save);
       const auto sharded = TypeParam::sharded(weights, world, 0.5);
-      test::load(*optimizer_state(*sharded, weights), state);
+      test::load(*state_of(*sharded, weights), state);
       train(*sharded, weights, step, step + 4);
       expect_equal(weights, plain.weights);
-      next->add(optimizer_state(*sharded, weights)->state_dict(), world.rank());
+      next->add(state_of(*sharded, weights)->state_dict(), world.rank());
       if (world.rank() == 0) reached = copies(weights);
     });
     saved = std::move(next);
@@ -190,7 +190,7 @@ TYPED_TEST(OptimizerStateOf, AShardedOptimizerIsSavedAndLoadedAtAnyNumberOfRanks
     step += 4;
   }
   const auto goes_on = TypeParam::plain(at_save, 0.5);
-  test::load(*optimizer_state(*goes_on, at_save), saved->whole());
+  test::load(*state_of(*goes_on, at_save), saved->whole());
   train(*plain.optimizer, plain.weights, step, step + 4);
   train(*goes_on, at_save, step, step + 4);
   expect_equal(at_save, plain.weights);
@@ -205,7 +205,7 @@ TEST(OptimizerStateful, HasTheNamesOfTheParameters) {
   const NamedTensors weights = parameters();
   const auto adam = OfAdam::plain(weights);
   train(*adam, weights, 0, 2);
-  const StateDict state = optimizer_state(*adam, weights)->state_dict();
+  const StateDict state = state_of(*adam, weights)->state_dict();
   EXPECT_EQ(state.values.at("type"), StateValue(std::string("Adam")));
   EXPECT_EQ(state.values.at("param_groups"), StateValue(std::int64_t{2}));
   EXPECT_EQ(state.values.at("param_groups.1.lr"), StateValue(1e-2 / 8));
@@ -223,15 +223,15 @@ TEST(OptimizerStateful, OursAndLibTorchsAreOneKind) {
   Undisturbed<OfAdam> ours(3);
   const NamedTensors weights = copies(ours.at_save);
   const auto theirs = OfTorchsAdam::plain(weights);
-  test::load(*optimizer_state(*theirs, weights), ours.state.whole());
-  EXPECT_EQ(optimizer_state(*theirs, weights)->state_dict().values, ours.state.whole().values);
+  test::load(*state_of(*theirs, weights), ours.state.whole());
+  EXPECT_EQ(state_of(*theirs, weights)->state_dict().values, ours.state.whole().values);
 }
 
 TEST(OptimizerStateful, StateIsLaidOutAsItsParameter) {
   Undisturbed<OfTorchsAdam> before(3);
   const NamedTensors weights = copies(before.at_save);
   const auto adam = OfTorchsAdam::plain(weights);
-  const auto state = optimizer_state(*adam, weights);
+  const auto state = state_of(*adam, weights);
   test::load(*state, before.state.whole());
   EXPECT_TRUE(state->state_dict()
                   .tensors.at("c.weight.exp_avg")
@@ -245,7 +245,7 @@ TEST(OptimizerStateful, EachRankAsksForItsOwnShards) {
   run_in_process(2, [&](ProcessGroup& world) {
     const NamedTensors weights = copies(before.at_save);
     const auto sharded = OfAdam::sharded(weights, world);
-    for (const auto& [name, range] : test::load(*optimizer_state(*sharded, weights), saved))
+    for (const auto& [name, range] : test::load(*state_of(*sharded, weights), saved))
       asked[static_cast<std::size_t>(world.rank())].insert(name);
   });
   EXPECT_FALSE(asked[0].empty());
@@ -261,7 +261,7 @@ TEST(OptimizerStateful, AShardedOptimizerThatWasLoadedCanBeConsolidated) {
     const NamedTensors weights = copies(before.at_save);
     const auto sharded = OfAdam::sharded(weights, world, 0.5);
     sharded->consolidate_state_dict();
-    test::load(*optimizer_state(*sharded, weights), saved);
+    test::load(*state_of(*sharded, weights), saved);
     std::ostringstream archive;
     EXPECT_EQ(fault_of([&] { torch::save(*sharded, archive); }), Fault::misuse)
         << "what was consolidated before is another state";
@@ -271,7 +271,7 @@ TEST(OptimizerStateful, AShardedOptimizerThatWasLoadedCanBeConsolidated) {
     const auto plain = OfAdam::plain(weights, 0.5);
     std::istringstream in(archive.str());
     torch::load(*plain, in);
-    EXPECT_EQ(optimizer_state(*plain, weights)->state_dict().values, saved.values);
+    EXPECT_EQ(state_of(*plain, weights)->state_dict().values, saved.values);
   });
 }
 
@@ -280,7 +280,7 @@ TEST(OptimizerStateful, ASchedulerGoesOnWithTheRatesThatWereLoaded) {
   const NamedTensors weights = copies(before.at_save);
   const auto adam = OfAdam::plain(weights, 0.5);
   torch::optim::StepLR schedule(*adam, 1, 0.5);
-  test::load(*optimizer_state(*adam, weights), before.state.whole());
+  test::load(*state_of(*adam, weights), before.state.whole());
   schedule.step();
   schedule.step();
   EXPECT_EQ(adam->param_groups()[0].options().get_lr(), 1e-2 / 2);
@@ -291,11 +291,11 @@ TEST(OptimizerStateful, ATensorOfTwoNamesGoesByTheFirst) {
   weights.emplace_back("tied", weights[0].second);
   const auto adam = OfAdam::plain(weights);
   train(*adam, weights, 0, 2);
-  const StateDict state = optimizer_state(*adam, weights)->state_dict();
+  const StateDict state = state_of(*adam, weights)->state_dict();
   EXPECT_TRUE(state.values.contains("a.weight.param_group"));
   EXPECT_TRUE(state.tensors.contains("a.weight.exp_avg"));
   EXPECT_FALSE(state.values.contains("tied.param_group"));
-  test::load(*optimizer_state(*adam, weights), state);
+  test::load(*state_of(*adam, weights), state);
 }
 
 TEST(OptimizerStateful, RefusesAParameterWithoutAName) {
@@ -303,14 +303,14 @@ TEST(OptimizerStateful, RefusesAParameterWithoutAName) {
   const auto adam = OfAdam::plain(weights);
   weights.erase(weights.begin() + 3);
   std::string text;
-  EXPECT_EQ(fault_of([&] { optimizer_state(*adam, weights); }, &text), Fault::misuse);
+  EXPECT_EQ(fault_of([&] { state_of(*adam, weights); }, &text), Fault::misuse);
   EXPECT_NE(text.find("parameter 3 of the optimizer"), std::string::npos) << text;
 }
 
 TEST(OptimizerStateful, RefusesAnOptimizerOfWhichNothingIsKnown) {
   const NamedTensors weights = parameters();
   torch::optim::LBFGS lbfgs(tensors_of(weights));
-  EXPECT_EQ(fault_of([&] { optimizer_state(lbfgs, weights); }), Fault::unsupported);
+  EXPECT_EQ(fault_of([&] { state_of(lbfgs, weights); }), Fault::unsupported);
 }
 
 template <class C>
@@ -318,9 +318,8 @@ std::string refusal_of(const StateDict& saved) {
   const NamedTensors weights = parameters();
   const auto optimizer = C::plain(weights);
   std::string text;
-  EXPECT_EQ(
-      fault_of([&] { optimizer_state(*optimizer, weights)->wanted(catalogue_of(saved)); }, &text),
-      Fault::misuse);
+  EXPECT_EQ(fault_of([&] { state_of(*optimizer, weights)->wanted(catalogue_of(saved)); }, &text),
+            Fault::misuse);
   return text;
 }
 

@@ -108,7 +108,7 @@ class LOCKSTEP_API AveragedModel final : public Stateful {
 
 // Sets the statistics of every BatchNorm of `module`, including SyncBatchNorm, as
 // torch.optim.swa_utils.update_bn does. They become means over the batches on which
-// `pass_over_data` calls forward(), in training mode without gradients. The call is collective, and
+// `pass_over_data` calls forward(), in training mode without gradients. Collective:
 // statistics are those of all ranks' batches. Call the module's forward(), because
 // DistributedDataParallel's may broadcast buffers. Ranks may have unequal numbers of batches, or
 // none, unless SyncBatchNorm or FullyShardedDataParallel communicates.

@@ -74,8 +74,8 @@ struct ChannelPrunerOptions {
 class LOCKSTEP_API ChannelPruner final : public Stateful {
  public:
   // `example` is an input of model.forward(), or a function that calls it: ChannelPruner(*model,
-  // [&] { return model->forward(images, sizes); }). plan() and apply() are collective, and
-  // importances are means over the group's ranks.
+  // [&] { return model->forward(images, sizes); }). plan() and apply() are collective:
+  // importances are means over ranks.
   template <std::derived_from<torch::nn::Module> Model, class Example>
   ChannelPruner(Model& model, Example example, const ProcessGroup& group,
                 const ChannelPrunerOptions& options = {})

@@ -651,7 +651,7 @@ TEST(ChannelPruner, ResumesFromACheckpointOfAPrunedModel) {
     pruner.apply();  // A quarter remains.
     saved = digest_of(model);
     Checkpointer checkpoints(scratch.path(), world);
-    const auto weights = module_state(model);
+    const auto weights = state_of(model);
     checkpoints.save(3, {{"pruning", &pruner}, {"model", weights.get()}});
   });
   run_in_process(1, [&](ProcessGroup& world) {
@@ -660,7 +660,7 @@ TEST(ChannelPruner, ResumesFromACheckpointOfAPrunedModel) {
     EXPECT_TRUE(pruner.apply_saved(scratch.path()));
     EXPECT_EQ(model.conv1->options.out_channels(), 8);
     Checkpointer checkpoints(scratch.path(), world);
-    const auto weights = module_state(model);
+    const auto weights = state_of(model);
     EXPECT_EQ(checkpoints.resume({{"pruning", &pruner}, {"model", weights.get()}})->step, 3);
     EXPECT_EQ(digest_of(model), saved);
     EXPECT_EQ(pruner.apply().after.parameters < 100'000, true);
@@ -686,7 +686,7 @@ TEST(ChannelPruner, PrunesAsTheNewestCheckpointThatIsWhole) {
     Cnn model(1, 28, 10);
     ChannelPruner pruner(model, images, ProcessGroup::self());
     Checkpointer checkpoints(scratch.path(), world);
-    const auto weights = module_state(model);
+    const auto weights = state_of(model);
     for (const int step : {3, 4}) {
       pruner.apply();
       checkpoints.save(step, {{"pruning", &pruner}, {"model", weights.get()}});
@@ -698,7 +698,7 @@ TEST(ChannelPruner, PrunesAsTheNewestCheckpointThatIsWhole) {
     ChannelPruner pruner(model, images, ProcessGroup::self());
     EXPECT_TRUE(pruner.apply_saved(scratch.path()));
     EXPECT_EQ(model.conv1->options.out_channels(), 16);
-    const auto weights = module_state(model);
+    const auto weights = state_of(model);
     EXPECT_EQ(load_checkpoint(list_checkpoints(scratch.path()).back(),
                               {{"pruning", &pruner}, {"model", weights.get()}}, world),
               3);
