@@ -65,12 +65,12 @@ class LOCKSTEP_API BatchDataset {
   // Writes all rows. Errors: any, which the loop gets when it reaches the batch.
   virtual void fill(const BatchRows& rows) const = 0;
 
-  // Announces the samples that fill() reads next on this rank, in order, for prefetching. Must not
-  // block.
-  virtual void will_read(std::span<const std::size_t> indices) const = 0;
+  // Optional. Announces the samples that fill() reads next on this rank, in order, for prefetching.
+  // Must not block.
+  virtual void will_read(std::span<const std::size_t> /*indices*/) const {}
 
-  // For messages: "train/cat/7.jpg", "train.bin: tokens 1024 to 2048".
-  virtual std::string sample_name(std::size_t index) const = 0;
+  // Optional, for messages: "train/cat/7.jpg", "train.bin: tokens 1024 to 2048".
+  virtual std::string sample_name(std::size_t /*index*/) const { return {}; }
 };
 
 }  // namespace lockstep

@@ -89,7 +89,8 @@ struct RowFailure {
 std::string name_of(const BatchDataset& dataset, std::size_t index) {
   std::string text = "sample " + std::to_string(index);
   try {
-    text += " (" + dataset.sample_name(index) + ")";
+    const std::string name = dataset.sample_name(index);
+    if (!name.empty()) text += " (" + name + ")";
   } catch (...) {  // The message then has only the index.
   }
   return text;

@@ -10,7 +10,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -38,7 +37,6 @@ class LOCKSTEP_API TensorDataset : public BatchDataset {
   SampleSpec data_spec() const override;
   SampleSpec target_spec() const override;
   void fill(const BatchRows& rows) const override;
-  void will_read(std::span<const std::size_t> /*indices*/) const override {}
   std::string sample_name(std::size_t index) const override;
 
   const at::Tensor& data() const { return data_; }

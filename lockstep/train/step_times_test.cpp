@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -72,8 +71,6 @@ class Samples final : public BatchDataset {
     rows.data.zero_();
     rows.target.zero_();
   }
-  void will_read(std::span<const std::size_t>) const override {}
-  std::string sample_name(std::size_t) const override { return {}; }
 
  private:
   const std::size_t samples_;

@@ -41,7 +41,7 @@ class LOCKSTEP_API EncodedImages {
   virtual std::span<const std::uint8_t> read(std::size_t index, EncodedBuffer& buffer) const = 0;
 
   // Announces the next reads on this rank, in order, for prefetching. Must not block.
-  virtual void will_read(std::span<const std::size_t> indices) const = 0;
+  virtual void will_read(std::span<const std::size_t> /*indices*/) const {}
 
   // For messages: "train/cat/7.jpg".
   virtual std::string name(std::size_t index) const = 0;

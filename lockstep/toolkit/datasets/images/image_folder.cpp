@@ -128,7 +128,6 @@ class ImageFolder::Files final : public EncodedImages {
   std::size_t size() const override { return index_.size(); }
   std::int64_t label(std::size_t index) const override { return index_.class_of(index); }
   std::string name(std::size_t index) const override { return index_.path_of(index); }
-  void will_read(std::span<const std::size_t>) const override {}
   std::uint64_t fingerprint() const override { return index_.fingerprint(); }
 
   std::span<const std::uint8_t> read(std::size_t index, EncodedBuffer& buffer) const override {

@@ -15,7 +15,6 @@
 #include <fstream>
 #include <memory>
 #include <set>
-#include <span>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -415,7 +414,6 @@ class SamplesOfShards : public BatchDataset {
   void fill(const BatchRows& rows) const override {
     for (const std::size_t index : rows.indices) shards_.sample(index);
   }
-  void will_read(std::span<const std::size_t>) const override {}
   std::string sample_name(std::size_t index) const override { return shards_.sample_name(index); }
 
  private:

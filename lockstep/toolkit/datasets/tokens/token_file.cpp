@@ -190,8 +190,6 @@ void TokenFile::fill(const BatchRows& rows) const {
   }
 }
 
-void TokenFile::will_read(std::span<const std::size_t>) const {}  // The kernel reads ahead.
-
 std::string TokenFile::sample_name(std::size_t index) const {
   const Window window = state_->place(index);
   return state_->files[window.file].name() + ": tokens " + std::to_string(window.begin) + " to " +

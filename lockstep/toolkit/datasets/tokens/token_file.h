@@ -83,7 +83,6 @@ class LOCKSTEP_API TokenFile : public BatchDataset {
   SampleSpec data_spec() const override;    // int64 [length].
   SampleSpec target_spec() const override;  // int64 [length].
   void fill(const BatchRows& rows) const override;
-  void will_read(std::span<const std::size_t> indices) const override;
   std::string sample_name(std::size_t index) const override;
 
  private:
