@@ -331,7 +331,7 @@ LoadedWeights load_weights(torch::nn::Module& module, const fs::path& path,
 LoadedWeights load_weights(torch::nn::Module& module, const fs::path& path,
                            const LoadWeightsOptions& options) {
   require_values(named_tensors(module), "load_weights");
-  return load(*state_of(module), path, {}, options);
+  return load(*state_of(module), path, {ProcessGroup::self(), options.timeout}, options);
 }
 
 LoadedWeights load_weights(const torch::jit::Module& script, const fs::path& path,
