@@ -230,12 +230,7 @@ void ShardedUnits::follow_writes() {
 
 void ShardedUnits::write(const std::function<void()>& write) {
   const at::NoGradGuard no_grad;
-  ranks_.copy.all.barrier({.label = "parameters are written"});
-  store_->begin_step();
-  write();
-  store_->end_step();
-  ranks_.copy.all.barrier();
-  store_->settle_step(parameters_);
+  store_->write(parameters_, ranks_.copy.all, write);
 }
 
 std::vector<at::Tensor> ShardedUnits::memory() const {

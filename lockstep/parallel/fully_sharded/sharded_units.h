@@ -96,7 +96,7 @@ class ShardedUnits {
   // Collective, after writes to the first copy: updates other copies and masters.
   void follow_writes();
 
-  // Collective: `write` writes to fragments while no rank reads any.
+  // As ParameterStore's.
   void write(const std::function<void()>& write);
 
   ParameterStore& store() const { return *store_; }

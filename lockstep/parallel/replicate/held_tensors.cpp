@@ -59,12 +59,7 @@ class HeldSlices final : public HeldTensors {
   void require_intact() const override { store_->require_intact(); }
 
   void write(const std::function<void()>& change) override {
-    group_.barrier({.label = "parameters are written"});
-    store_->begin_step();
-    change();
-    store_->end_step();
-    group_.barrier({.label = "parameters were written"});
-    store_->settle_step(parameters_);
+    store_->write(parameters_, group_, change);
   }
 
   void write_alone(const std::function<void()>& change) override {

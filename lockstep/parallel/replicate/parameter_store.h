@@ -17,6 +17,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lockstep/comm/process_group.h"
 #include "lockstep/optim/sharded_optimizer.h"
 
 namespace lockstep::parallel {
@@ -68,8 +69,25 @@ class ParameterStore {
   virtual void begin_step() = 0;
   virtual void end_step() = 0;
 
-  // On all ranks, after end_step() and a barrier. Marks parameters as written for autograd.
+  // After all ranks' end_step(). Marks parameters as written for autograd.
   virtual void settle_step(const std::vector<at::Tensor>& written) = 0;
+
+  // Collective: after a step, waits for all ranks.
+  void finish_step(const std::vector<at::Tensor>& written, const ProcessGroup& group,
+                   std::string_view label) {
+    end_step();
+    group.barrier({.label = label});
+    settle_step(written);
+  }
+
+  // Collective: `change` writes while no rank reads.
+  void write(const std::vector<at::Tensor>& written, const ProcessGroup& group,
+             const std::function<void()>& change) {
+    group.barrier({.label = "parameters are written"});
+    begin_step();
+    change();
+    finish_step(written, group, "parameters were written");
+  }
 
   // Aborts gathers: waiting ranks throw Error(aborted). Returns whether this store gathers; if so,
   // it can load no more parameters.

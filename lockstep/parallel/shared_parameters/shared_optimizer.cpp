@@ -76,13 +76,11 @@ void SharedOptimizerBase::before_step(bool have_met) {
 
 void SharedOptimizerBase::after_step() {
   slices_->publish();
-  parameters_->end_step();
   std::vector<at::Tensor> written;
   for (std::size_t i = 0; i < all_parameters().size(); ++i)
     if (slices_->used()[i]) written.push_back(all_parameters()[i]);
   slices_->forget();
-  group().barrier({.label = "shared parameters are stepped"});
-  parameters_->settle_step(written);
+  parameters_->finish_step(written, group(), "shared parameters are stepped");
 }
 
 void SharedOptimizerBase::zero_grad(bool set_to_none) {
