@@ -37,9 +37,11 @@ class UnitGradients final : public GradientSink {
 
   const std::shared_ptr<ShardedUnits>& units() const { return units_; }
 
-  std::optional<BucketAssignment> own_buckets() const override { return units_->units(); }
-  bool is_overlapped() const override { return settings_.overlapped; }
-  bool waits_in_pass() const override { return true; }
+  SinkTraits traits() const override {
+    return {.own_buckets = units_->units(),
+            .is_overlapped = settings_.overlapped,
+            .waits_in_pass = true};
+  }
   void assign(const BucketAssignment& assignment) override;
 
   // Errors: misuse for an earlier pass's gradients without an optimizer.

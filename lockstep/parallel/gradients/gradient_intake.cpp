@@ -31,12 +31,6 @@ void require_takeable(const std::string& name, at::Tensor& gradient, bool is_spa
   throw Error(Fault::unsupported, problem);
 }
 
-std::vector<bool> sparse_of(const NamedTensors& parameters, const GradientSink& sink) {
-  std::vector<bool> is_sparse(parameters.size());
-  for (std::size_t i = 0; i < parameters.size(); ++i) is_sparse[i] = sink.is_sparse(i);
-  return is_sparse;
-}
-
 // The program has assigned such a gradient.
 void require_shape(const std::string& name, const at::Tensor& gradient,
                    const at::Tensor& parameter) {
@@ -54,7 +48,8 @@ GradientIntake::GradientIntake(const NamedTensors& parameters, const ParameterHo
       hooks_(hooks),
       device_(parameters.front().second.device()),
       sink_(std::move(sink)),
-      plan_(parameters, options, sink_->own_buckets(), sparse_of(parameters, *sink_)) {
+      traits_(sink_->traits()),
+      plan_(parameters, options, traits_.own_buckets, traits_.is_sparse) {
   sink_->assign(plan_.assignment());
 }
 
@@ -62,6 +57,7 @@ void GradientIntake::set_sink(std::unique_ptr<GradientSink> sink) {
   sink_->release();  // An interrupted pass may have left it active.
   sink->assign(plan_.assignment());
   sink_ = std::move(sink);
+  traits_ = sink_->traits();
 }
 
 void GradientIntake::rebuild_buckets(const ProcessGroup& group) {
@@ -96,7 +92,7 @@ void GradientIntake::take(std::size_t index, const at::Tensor& incoming) {
            "this parameter ran during backward()";
   });
   at::Tensor& gradient = parameter.mutable_grad();
-  if (gradient.defined()) require_takeable(name, gradient, sink_->is_sparse(index), device_);
+  if (gradient.defined()) require_takeable(name, gradient, is_sparse(index), device_);
   note(index, sink_->take(index, gradient, incoming));
   plan_.note_taken(index);
 }

@@ -53,11 +53,15 @@ class GradientIntake {
   const PassReport& report() const { return report_; }
   const BucketPlan& plan() const { return plan_; }
   const GradientSink& sink() const { return *sink_; }
+  const SinkTraits& traits() const { return traits_; }
   bool has_passed() const { return has_passed_; }
   c10::Device device() const { return device_; }
   BackwardTimes times() const;
 
  private:
+  bool is_sparse(std::size_t index) const {
+    return !traits_.is_sparse.empty() && traits_.is_sparse[index];
+  }
   void take(std::size_t index, const at::Tensor& incoming);
   void note(std::size_t index, Taken taken);
   void finish_bucket();
@@ -66,6 +70,7 @@ class GradientIntake {
   const ParameterHooks& hooks_;
   const c10::Device device_;  // At construction.
   std::unique_ptr<GradientSink> sink_;
+  SinkTraits traits_;  // The sink's.
   BucketPlan plan_;
   bool early_ = false;  // Starts buckets as they complete.
   bool is_shadow_ = false;

@@ -30,21 +30,27 @@ enum class Taken : std::uint8_t {
   old_mean,  // Includes an earlier pass's mean that only this rank has: misuse on all ranks.
 };
 
+struct SinkTraits {
+  // The sink's buckets, in any order. Empty: PyTorch's.
+  std::optional<BucketAssignment> own_buckets = {};
+
+  // By parameter. Empty: all are dense.
+  std::vector<bool> is_sparse = {};
+
+  // Whether it always reduces on a separate thread.
+  bool is_overlapped = false;
+
+  // Whether ranks wait for each other before the end of a pass. A rank must then start all buckets
+  // before it enters a barrier.
+  bool waits_in_pass = false;
+};
+
 class GradientSink {
  public:
   virtual ~GradientSink() = default;
 
-  // The sink's buckets, in any order. Empty: PyTorch's.
-  virtual std::optional<BucketAssignment> own_buckets() const { return {}; }
-
-  virtual bool is_sparse(std::size_t /*index*/) const { return false; }
-
-  // Whether it always reduces on a separate thread.
-  virtual bool is_overlapped() const { return false; }
-
-  // Whether ranks wait for each other before the end of a pass. A rank must then start all buckets
-  // before it enters a barrier.
-  virtual bool waits_in_pass() const { return false; }
+  // Constant.
+  virtual SinkTraits traits() const { return {}; }
 
   // Collective, between passes.
   virtual void assign(const BucketAssignment& assignment) = 0;

@@ -29,7 +29,7 @@ class OwnedGradients final : public GradientSink {
   OwnedGradients(const OwnedGradients&) = delete;
   OwnedGradients& operator=(const OwnedGradients&) = delete;
 
-  bool is_overlapped() const override { return true; }
+  SinkTraits traits() const override { return {.is_overlapped = true}; }
   void assign(const BucketAssignment& assignment) override;
   bool begin(bool early) override;
 

@@ -181,7 +181,7 @@ void Reducer::finish_pass(BackwardPass& pass) {
 void Reducer::announce(const std::string& change) {
   if (join_ == nullptr) {
     const Stopwatch watch(report_time_);
-    if (!sink().waits_in_pass()) meet(groups_, change);
+    if (!intake_.traits().waits_in_pass) meet(groups_, change);
     return;
   }
   try {

@@ -13,7 +13,6 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
@@ -39,8 +38,7 @@ class SparseGradients final : public GradientSink {
                   const ProcessGroup& group, bool check_finite,
                   std::unique_ptr<GradientSink> dense);
 
-  bool is_sparse(std::size_t index) const override { return is_sparse_[index]; }
-  bool is_overlapped() const override { return dense_->is_overlapped(); }
+  SinkTraits traits() const override { return {.is_sparse = is_sparse_}; }
   void assign(const BucketAssignment& assignment) override;
   bool begin(bool early) override;
   Taken take(std::size_t index, at::Tensor& gradient, const at::Tensor& incoming) override;
@@ -49,9 +47,6 @@ class SparseGradients final : public GradientSink {
   std::optional<std::size_t> wait() override { return dense_->wait(); }
   void finish(const PassReports& reports, double factor) override;
   void release() noexcept override;
-  bool cut_short(std::string_view reason) const noexcept override {
-    return dense_->cut_short(reason);
-  }
   std::shared_ptr<GradientPool> pool() const override { return dense_->pool(); }
   std::vector<RegisteredMemory> memory() const override { return dense_->memory(); }
   std::chrono::nanoseconds reduce_time() const override {

@@ -257,7 +257,7 @@ const std::optional<NonFiniteGradient>& DataParallelBase::non_finite() const {
 }
 
 DataParallelStats DataParallelBase::stats() const {
-  DataParallelStats stats{.is_overlapped = sinks_->is_overlapped() || sink().is_overlapped(),
+  DataParallelStats stats{.is_overlapped = sinks_->is_overlapped() || sink().traits().is_overlapped,
                           .buckets = reducer_->assignment(),
                           .times = reducer_->times(),
                           .gradient_memory = sink().memory()};
