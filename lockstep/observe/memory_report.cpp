@@ -45,13 +45,14 @@ const torch::optim::Optimizer& local(const torch::optim::Optimizer& optimizer) {
   return sharded != nullptr ? sharded->local() : optimizer;
 }
 
-MemorySharing sharing_of(const DataParallelBase& ddp, const torch::optim::Optimizer& optimizer) {
+MemorySharing sharing_of(const DataParallelBase& ddp, const DataParallelStats& stats,
+                         const torch::optim::Optimizer& optimizer) {
   if (dynamic_cast<const FullyShardedBase*>(&ddp) != nullptr) return MemorySharing::fully_sharded;
   if (dynamic_cast<const SharedOptimizerBase*>(&optimizer) != nullptr)
     return MemorySharing::shared_parameters;
   if (dynamic_cast<const WholeParameterOptimizer*>(&optimizer) == nullptr)
     return MemorySharing::none;
-  return ddp.shards_gradients() ? MemorySharing::zero_stage_2 : MemorySharing::zero_stage_1;
+  return stats.shards_gradients ? MemorySharing::zero_stage_2 : MemorySharing::zero_stage_1;
 }
 
 std::vector<std::string> unit_patterns_of(const DataParallelBase& ddp) {
@@ -233,13 +234,14 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
   const auto state_tensors = all_gather_value(mine.state_tensors, all);
 
   MemoryReport report;
+  const DataParallelStats stats = ddp.stats();
   const MemoryPlan plan{
       .ranks = ddp.group().size(),
-      .sharing = sharing_of(ddp, optimizer),
+      .sharing = sharing_of(ddp, stats, optimizer),
       .state_tensors = *std::max_element(state_tensors.begin(), state_tensors.end()),
-      .deterministic = ddp.stats().microbatches,
+      .deterministic = stats.microbatches,
       .units = unit_patterns_of(ddp),
-      .gradient_as_bucket_view = ddp.has_gradient_views()};
+      .gradient_as_bucket_view = stats.has_gradient_views};
   report.predicted = gather(predict_memory(ddp.replica(), plan), ddp.group(), all);
   report.measured = measure(mine, all);
   predict_caches(report);

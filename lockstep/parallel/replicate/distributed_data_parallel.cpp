@@ -224,10 +224,6 @@ void DataParallelBase::measure(const std::shared_ptr<parallel::GradientNoise>& n
   features_->set_while(Feature::noise_scale, noise);
 }
 
-bool DataParallelBase::shards_gradients() const { return features_->has(Feature::shard_gradients); }
-
-bool DataParallelBase::has_gradient_views() const { return features_->has(Feature::bucket_views); }
-
 void DataParallelBase::join_others(const std::function<void()>& train, const JoinOptions& options) {
   require_allowed(Feature::join);
   Join join(group(), options);
@@ -258,6 +254,8 @@ const std::optional<NonFiniteGradient>& DataParallelBase::non_finite() const {
 
 DataParallelStats DataParallelBase::stats() const {
   DataParallelStats stats{.is_overlapped = sinks_->is_overlapped() || sink().traits().is_overlapped,
+                          .shards_gradients = features_->has(Feature::shard_gradients),
+                          .has_gradient_views = features_->has(Feature::bucket_views),
                           .buckets = reducer_->assignment(),
                           .times = reducer_->times(),
                           .gradient_memory = sink().memory()};

@@ -71,6 +71,9 @@ struct DataParallelStats {
   // Whether a thread or a device reduces gradients during backward().
   bool is_overlapped = false;
 
+  bool shards_gradients = false;    // After shard_gradients().
+  bool has_gradient_views = false;  // With the option gradient_as_bucket_view.
+
   // Indices of the trained parameters. May change after the first pass; with static_graph, after
   // the second.
   BucketAssignment buckets = {};
@@ -121,10 +124,6 @@ class LOCKSTEP_API DataParallelBase {
   // not step. unsupported with hooks, bucket views, sparse gradients, NoiseScale, join(), CUDA, and
   // the options share_parameters and deterministic.
   void shard_gradients(WholeParameterOptimizer& optimizer);
-
-  bool shards_gradients() const;
-
-  bool has_gradient_views() const;
 
   // With GradientMean::over_samples: the number of samples or tokens of the next loss. Zero is
   // allowed if another rank has some. Counts are dropped if backward() throws.

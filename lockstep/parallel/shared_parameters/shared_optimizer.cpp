@@ -21,12 +21,13 @@ std::shared_ptr<parallel::ParameterStore> shared_parameters_of(
   return replica.shared();
 }
 
-const DataParallelBase& require_exact_norms(const DataParallelBase& ddp, bool is_layerwise) {
-  if (is_layerwise && ddp.stats().microbatches > 0)
+const ProcessGroup& with_exact_norms(const ProcessGroup& group, bool is_layerwise,
+                                     bool is_deterministic) {
+  if (is_layerwise && is_deterministic)
     throw Error(Fault::unsupported,
                 "SharedOptimizer: with deterministic, LARS and LAMB would have norms whose bits "
                 "depend on the number of ranks");
-  return ddp;
+  return group;
 }
 
 // Each rank steps a part of every parameter.
@@ -43,9 +44,10 @@ void require_same_hyperparameters(const torch::optim::Optimizer& optimizer,
 SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Groups& groups,
                                          std::unique_ptr<torch::optim::OptimizerOptions> defaults,
                                          Make make, bool is_layerwise)
-    : ShardedOptimizer(groups, std::move(defaults), std::move(make),
-                       require_exact_norms(ddp, is_layerwise).stepping_group()),
-      are_means_(ddp.stats().microbatches > 0),
+    : ShardedOptimizer(
+          groups, std::move(defaults), std::move(make),
+          with_exact_norms(ddp.stepping_group(), is_layerwise, ddp.microbatches_ != nullptr)),
+      are_means_(ddp.microbatches_ != nullptr),
       parameters_(shared_parameters_of(*ddp.replica_)),
       slices_(ddp.slices_of(all_parameters())) {
   if (slices_ == nullptr)  // `.grad` exists after backward().
