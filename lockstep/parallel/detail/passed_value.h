@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "lockstep/base/api.h"
+#include "lockstep/parallel/detail/forward_outputs.h"
 
 namespace lockstep {
 namespace pipeline {
@@ -28,13 +29,6 @@ struct PassedValue {
   std::string structure;            // Such as "tuple(tensor,some(tensor))".
 };
 
-template <class T>
-constexpr bool is_optional_value = false;
-template <class T>
-constexpr bool is_optional_value<std::optional<T>> = true;
-
-template <class T>
-concept TupleValue = requires { std::tuple_size<T>::value; } && !requires(T& t) { t.begin(); };
 template <class T>
 concept MapValue = requires(T& t) {
   typename T::mapped_type;
@@ -50,7 +44,7 @@ class LOCKSTEP_API ValueWriter {
   void write(const T& value) {
     if constexpr (std::is_convertible_v<const T&, const at::Tensor&>) {
       write_tensor(value);
-    } else if constexpr (is_optional_value<T>) {
+    } else if constexpr (outputs::is_optional<T>) {
       if (!value) return put("nothing");
       put("some(");
       write(*value);
@@ -74,17 +68,17 @@ class LOCKSTEP_API ValueWriter {
         put(",");
       }
       put(")");
-    } else if constexpr (TupleValue<T>) {
-      put("tuple(");
-      std::apply([&](const auto&... parts) { ((write(parts), put(",")), ...); }, value);
-      put(")");
-    } else {
-      static_assert(ListValue<T>, "layers of a pipeline cannot pass values of this type");
+    } else if constexpr (ListValue<T>) {
       begin("list", value.size());
       for (const auto& element : value) {
         write(element);
         put(",");
       }
+      put(")");
+    } else {
+      static_assert(outputs::TupleLike<T>, "layers of a pipeline cannot pass values of this type");
+      put("tuple(");
+      std::apply([&](const auto&... parts) { ((write(parts), put(",")), ...); }, value);
       put(")");
     }
   }
@@ -113,7 +107,7 @@ class LOCKSTEP_API ValueReader {
   T read() {
     if constexpr (std::is_same_v<T, at::Tensor>) {
       return read_tensor();
-    } else if constexpr (is_optional_value<T>) {
+    } else if constexpr (outputs::is_optional<T>) {
       if (accept("nothing")) return std::nullopt;
       expect("some(");
       T value = read<typename T::value_type>();
@@ -133,13 +127,7 @@ class LOCKSTEP_API ValueReader {
       }
       expect(")");
       return value;
-    } else if constexpr (TupleValue<T>) {
-      expect("tuple(");
-      T value = read_tuple<T>(std::make_index_sequence<std::tuple_size_v<T>>());
-      expect(")");
-      return value;
-    } else {
-      static_assert(ListValue<T>, "layers of a pipeline cannot pass values of this type");
+    } else if constexpr (ListValue<T>) {
       T value{};
       std::size_t size = begin("list");
       if constexpr (requires { value.push_back(*value.begin()); }) {
@@ -154,6 +142,12 @@ class LOCKSTEP_API ValueReader {
           expect(",");
         }
       }
+      expect(")");
+      return value;
+    } else {
+      static_assert(outputs::TupleLike<T>, "layers of a pipeline cannot pass values of this type");
+      expect("tuple(");
+      T value = read_tuple<T>(std::make_index_sequence<std::tuple_size_v<T>>());
       expect(")");
       return value;
     }
