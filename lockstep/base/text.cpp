@@ -13,6 +13,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <sstream>
 #include <string_view>
 #include <typeinfo>
 
@@ -212,6 +213,23 @@ std::optional<Fault> fault_in(const std::exception_ptr& error) {
   } catch (...) {
     return std::nullopt;
   }
+}
+
+std::optional<LineDifference> differing_line(const std::vector<std::string>& texts) {
+  const auto read = [](std::istringstream& lines, std::string& line) {
+    if (!std::getline(lines, line)) line = "nothing more";
+  };
+  for (std::size_t i = 1; i < texts.size(); ++i) {
+    if (texts[i] == texts[0]) continue;
+    std::istringstream first(texts[0]);
+    std::istringstream other(texts[i]);
+    for (LineDifference found{.text = i};; ++found.line) {
+      read(first, found.first);
+      read(other, found.other);
+      if (found.first != found.other || (!first && !other)) return found;
+    }
+  }
+  return std::nullopt;
 }
 
 std::string call_stack(int skip) {

@@ -44,6 +44,16 @@ LOCKSTEP_API std::vector<int> ranks_within(std::vector<int> ranks, int size);
 // Limit on the culprits that a message between processes lists.
 constexpr std::size_t most_blamed = 64;
 
+struct LineDifference {
+  std::size_t text = 0;  // Index of the first that differs from text 0.
+  std::size_t line = 0;  // From 0.
+  std::string first = {};
+  std::string other = {};
+};
+
+// Empty if all texts are equal. After its end, a text has "nothing more".
+LOCKSTEP_API std::optional<LineDifference> differing_line(const std::vector<std::string>& texts);
+
 // The message without fault and source location, for another Error, which adds its own.
 LOCKSTEP_API std::string bare_text(const Error& error);
 

@@ -59,6 +59,16 @@ TEST(Ranges, NeighboursAreWrittenAsOne) {
   EXPECT_EQ(as_ranges({2147483647, 0}), "2147483647,0");
 }
 
+TEST(DifferingLine, IsTheFirstOfTheFirstTextThatDiffers) {
+  EXPECT_FALSE(differing_line({"a\nb\n", "a\nb\n"}));
+  const auto found = differing_line({"a\nb\n", "a\nb\n", "a\nc\n", "d\n"});
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->text, 2U);
+  EXPECT_EQ(found->line, 1U);
+  EXPECT_EQ(found->first + found->other, "bc");
+  EXPECT_EQ(differing_line({"a\n", ""})->other, "nothing more");
+}
+
 TEST(ExceptionText, IsTypeAndTextWithoutLibTorchsBacktrace) {
   const auto text_of = [](const char* what) {
     return exception_text(std::make_exception_ptr(std::runtime_error(what)));

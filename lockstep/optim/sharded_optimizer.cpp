@@ -13,11 +13,11 @@
 #include <map>
 #include <optional>
 #include <span>
-#include <sstream>
 #include <string>
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/job/step_times.h"
 #include "lockstep/optim/fused_step.h"
@@ -62,28 +62,15 @@ std::string line_of(const at::Tensor& parameter, std::size_t group) {
   return "group " + std::to_string(group) + shape_text(parameter) + part_text(parameter) + '\n';
 }
 
-std::string line_at(const std::string& text, std::ptrdiff_t number) {
-  std::istringstream lines(text);
-  std::string line;
-  do {
-    if (!std::getline(lines, line)) return "nothing more";
-  } while (number-- > 0);
-  return line;
-}
-
 // All ranks compare the same descriptions, so all throw.
 void require_same_on_all_ranks(const std::string& description, const ProcessGroup& group) {
-  const auto all = all_gather_bytes(description, group, {.label = "parameters of an optimizer"});
-  for (std::size_t rank = 1; rank < all.size(); ++rank) {
-    const auto [ours, theirs] =
-        std::mismatch(all[0].begin(), all[0].end(), all[rank].begin(), all[rank].end());
-    if (ours == all[0].end() && theirs == all[rank].end()) continue;
-    const auto number = std::count(all[0].begin(), ours, '\n');
+  const auto found =
+      differing_line(all_gather_bytes(description, group, {.label = "parameters of an optimizer"}));
+  if (found)
     throw Error(Fault::mismatch,
                 "the parameters of a sharded optimizer differ between rank 0 and rank " +
-                    std::to_string(rank) + ", from parameter " + std::to_string(number) +
-                    " on: " + line_at(all[0], number) + ", and " + line_at(all[rank], number));
-  }
+                    std::to_string(found->text) + ", from parameter " +
+                    std::to_string(found->line) + " on: " + found->first + ", and " + found->other);
 }
 
 std::vector<at::Tensor> gradients_of(const std::vector<at::Tensor>& tensors) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/text.h"
 #include "lockstep/comm/values.h"
 #include "lockstep/tensor/cut_tensors.h"
 #include "lockstep/tensor/one_rank_edit.h"
@@ -38,16 +39,9 @@ std::string layout_of(const NamedTensors& tensors) {
   return text.str();
 }
 
-std::string first_difference(const std::string& ours, const std::string& theirs, int rank) {
-  std::istringstream a(ours);
-  std::istringstream b(theirs);
-  std::string line_a;
-  std::string line_b;
-  do {
-    if (!std::getline(a, line_a)) line_a = "nothing more";
-    if (!std::getline(b, line_b)) line_b = "nothing more";
-  } while (line_a == line_b);
-  return "rank 0 has " + line_a + ", rank " + std::to_string(rank) + " has " + line_b;
+std::string text_of(const LineDifference& found) {
+  return "rank 0 has " + found.first + ", rank " + std::to_string(found.text) + " has " +
+         found.other;
 }
 
 const char* name_of(NonFinite choice) {
@@ -98,13 +92,9 @@ std::string text_of(const std::exception_ptr& error) {
 
 void require_same_lines(const std::string& lines, const std::string& of_what,
                         const ProcessGroup& group) {
-  const auto all = all_gather_bytes(lines, group, {.label = of_what});
-  for (int rank = 1; rank < group.size(); ++rank) {
-    const std::string& theirs = all[static_cast<std::size_t>(rank)];
-    if (theirs != all[0])
-      throw Error(Fault::mismatch, of_what + " differ: " + first_difference(all[0], theirs, rank) +
-                                       "; to do: make " + of_what + " equal on all ranks");
-  }
+  if (const auto found = differing_line(all_gather_bytes(lines, group, {.label = of_what})))
+    throw Error(Fault::mismatch, of_what + " differ: " + text_of(*found) + "; to do: make " +
+                                     of_what + " equal on all ranks");
 }
 
 void require_same_tensors(const NamedTensors& tensors, const ProcessGroup& group) {
@@ -115,14 +105,14 @@ void require_same_parts(const NamedTensors& parameters, const ProcessGroup& grou
   std::string text;
   for (const auto& [name, parameter] : parameters)
     if (const std::string part = part_text(parameter); !part.empty()) text += name + part + '\n';
-  const auto all = all_gather_bytes(text, group, {.label = "parts of parameters"});
-  for (std::size_t rank = 1; rank < all.size(); ++rank)
-    require(all[rank] == all[0], [&] {
-      return "the ranks of group " + group.name() + " hold different parts of a parameter: " +
-             first_difference(all[0], all[rank], static_cast<int>(rank)) +
-             ". Give the ranks that hold the same part, those along another dimension of the mesh, "
-             "such as mesh[\"dp\"]";
-    });
+  const auto found =
+      differing_line(all_gather_bytes(text, group, {.label = "parts of parameters"}));
+  require(!found, [&] {
+    return "the ranks of group " + group.name() +
+           " hold different parts of a parameter: " + text_of(*found) +
+           ". Give the ranks that hold the same part, those along another dimension of the mesh, "
+           "such as mesh[\"dp\"]";
+  });
 }
 
 void require_one_device(const NamedTensors& parameters) {
