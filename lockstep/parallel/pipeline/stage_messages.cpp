@@ -100,8 +100,8 @@ int StageMessages::rank_to(const Route& route) const {
 
 // Parts: the header, the rest of a long one, the tensors.
 std::int64_t StageMessages::tag(const Route& route, int part) const {
-  const std::int64_t line = std::int64_t{2} * route.boundary + (route.way == Way::gradient);
-  return (line * microbatches_ + route.microbatch) * 3 + part;
+  const std::int64_t direction = std::int64_t{2} * route.boundary + (route.way == Way::gradient);
+  return (direction * microbatches_ + route.microbatch) * 3 + part;
 }
 
 void StageMessages::allocate() {
@@ -114,11 +114,11 @@ void StageMessages::allocate() {
   block_ = group_.allocate_shared(end, {.label = "Pipeline"});
 }
 
-std::optional<int> StageMessages::take_slot(Slots& line, std::size_t bytes) const {
-  line.wanted = std::max(line.wanted, bytes);
-  if (bytes > line.bytes) return std::nullopt;
-  for (int slot = 0; slot < line.count; ++slot) {
-    auto is_used = word_at(*block_, line.place(slot));
+std::optional<int> StageMessages::take_slot(Slots& slots, std::size_t bytes) const {
+  slots.wanted = std::max(slots.wanted, bytes);
+  if (bytes > slots.bytes) return std::nullopt;
+  for (int slot = 0; slot < slots.count; ++slot) {
+    auto is_used = word_at(*block_, slots.place(slot));
     if (is_used.load(std::memory_order_acquire) != 0) continue;
     is_used.store(1, std::memory_order_relaxed);
     return slot;
@@ -136,12 +136,12 @@ void StageMessages::send(const Route& route, const Parcel& parcel, bool in_slots
   Header header{.list = layout_of(parcel.tensors),
                 .needs_gradient = parcel.needs_gradient,
                 .structure = parcel.structure};
-  Slots& line = slots(route);
+  Slots& of_route = slots(route);
   const auto slot =
-      in_slots ? take_slot(line, static_cast<std::size_t>(header.list.bytes)) : std::nullopt;
+      in_slots ? take_slot(of_route, static_cast<std::size_t>(header.list.bytes)) : std::nullopt;
   header.slot = slot.value_or(by_messages);
   const auto block = std::make_shared<at::Tensor>(
-      slot ? view_of(*block_, line.elements(*slot), {header.list.bytes}, {1}, at::kByte)
+      slot ? view_of(*block_, of_route.elements(*slot), {header.list.bytes}, {1}, at::kByte)
            : at::empty({header.list.bytes}, at::kByte));
   const std::vector<at::Tensor> places = views_of(header.list, *block);
   for (std::size_t i = 0; i < places.size(); ++i)
@@ -188,11 +188,12 @@ Parcel StageMessages::receive(const Route& route) {
     if (header.list.bytes > 0)
       group_.recv(bytes_buffer(block.data_ptr(), block.nbytes()), rank_from(route), tag(route, 2));
   } else {
-    const Slots& line = slots(route);
+    const Slots& of_route = slots(route);
     // The last tensor in the slot frees it.
     block = at::from_blob(
-        static_cast<std::byte*>(block_->data()) + line.elements(header.slot), {header.list.bytes},
-        [memory = *block_, place = line.place(header.slot)](void*) {
+        static_cast<std::byte*>(block_->data()) + of_route.elements(header.slot),
+        {header.list.bytes},
+        [memory = *block_, place = of_route.place(header.slot)](void*) {
           word_at(memory, place).store(0, std::memory_order_release);
         },
         at::kByte);

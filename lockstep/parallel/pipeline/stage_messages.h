@@ -85,7 +85,7 @@ class StageMessages {
   };
 
   Slots& slots(const Route& route);
-  std::optional<int> take_slot(Slots& line, std::size_t bytes) const;
+  std::optional<int> take_slot(Slots& slots, std::size_t bytes) const;
   void send_header(const Route& route, const std::string& header);
   std::string receive_header(const Route& route);
   void allocate();
