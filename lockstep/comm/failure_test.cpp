@@ -13,6 +13,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <stdexcept>
@@ -293,6 +294,36 @@ const Ranks late("late", [](const Rank& rank) {
 
 TEST(Failure, ARankThatDoesNotComeIsNamedAtTheDeadline) {
   EXPECT_TRUE(all_succeeded(late.run(2, 20s)));
+}
+
+// `receive` has a timeout.
+void expect_description_of_a_late_message(
+    const std::function<void(const ProcessGroup&, const Buffer&)>& receive) {
+  std::atomic<bool> over{false};
+  const auto body = [&](ProcessGroup& group) {
+    if (group.rank() == 1) {
+      while (!over) std::this_thread::sleep_for(1ms);
+      return;
+    }
+    float value = 0;
+    std::string text;
+    EXPECT_EQ(fault_of([&] { receive(group, {.data = &value, .count = 1}); }, &text),
+              Fault::timeout);
+    over = true;
+    EXPECT_NE(text.find("recv of 1 float32 from any rank with any tag in group world on rank 0: "),
+              text.npos)
+        << text;
+  };
+  EXPECT_THROW(run_in_process(2, body), Error);
+}
+
+TEST(Failure, AMessageThatDoesNotComeIsDescribedAtTheDeadline) {
+  expect_description_of_a_late_message([](const ProcessGroup& group, const Buffer& data) {
+    group.recv(data, any_source, any_tag, {.timeout = 50ms});
+  });
+  expect_description_of_a_late_message([](const ProcessGroup& group, const Buffer& data) {
+    group.recv_async(data, any_source, any_tag, {.timeout = 50ms}).wait();
+  });
 }
 
 TEST(Failure, AMonitoredBarrierNamesEveryAbsentRankOnAllRanks) {

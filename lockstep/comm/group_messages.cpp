@@ -30,8 +30,7 @@ Source GroupMessages::run(const std::shared_ptr<Message>& message, const CallOpt
   const std::uint64_t number = note_begin(*message, Call::blocking);
   const TimedCall timed(ticks_now());
   try {
-    messages->run(
-        message, [&] { return group_.identity().describe(*message); }, in(timeout));
+    messages->run(message, in(timeout));
     timed.end_wait(message->operation == Operation::recv
                        ? std::optional(group_.identity().world_rank(message->peer))
                        : std::nullopt);
@@ -50,7 +49,7 @@ Work GroupMessages::start(const std::shared_ptr<Message>& message, const CallOpt
   const auto messages = usable();
   const std::uint64_t number = note_begin(*message, Call::asynchronous);
   try {
-    return messages->start(message, group_.identity().describe(*message), in(timeout),
+    return messages->start(message, in(timeout),
                            [this, number, message, timeout, owner = std::move(owner),
                             kept = options.keep_alive](std::exception_ptr error) {
                              // The group may have been destroyed with `kept`.

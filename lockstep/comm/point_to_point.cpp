@@ -27,31 +27,27 @@ bool has_own_end(const Message& message) {
   return is_complete(message) && (!message.error || message.peer_left);
 }
 
-std::exception_ptr timed_out(const std::string& what, const Message& message) {
-  std::vector<int> absent;
-  if (message.peer >= 0) absent.push_back(message.peer);  // With any_source it may be any rank.
-  return std::make_exception_ptr(
-      Error(Fault::timeout, what + ": the other side did not come in time", std::move(absent)));
-}
-
 }  // namespace
 
 class PointToPoint::Shared final : public Runner {
  public:
   struct Started {
     std::shared_ptr<Message> message;
-    std::string what;
     Deadline deadline;
     Done done;
     std::shared_ptr<Work::State> work;
   };
 
   Shared(std::shared_ptr<Backend> backend, const std::string& group)
-      : pipes(backend->pipes()), backend_(std::move(backend)), mailbox_(pipes, group) {}
+      : pipes(backend->pipes()),
+        backend_(std::move(backend)),
+        group_(group),
+        mailbox_(pipes, group) {}
 
   void post(std::shared_ptr<Message> message);
   void progress();
   void end(std::exception_ptr error);
+  std::exception_ptr timed_out(const Message& message);
   std::size_t pending();
 
   void start(Started started);
@@ -79,6 +75,7 @@ class PointToPoint::Shared final : public Runner {
   bool needs_thread() const { return !started_.empty() && (helpers_ == 0 || stopping_); }
 
   const std::shared_ptr<Backend> backend_;  // Owns the pipes.
+  const std::string group_;
 
   std::mutex moving_;  // Guards the mailbox and `over_`.
   Mailbox mailbox_;
@@ -116,6 +113,18 @@ void PointToPoint::Shared::end(std::exception_ptr error) {
   mailbox_.drop();
 }
 
+// Null if `message` has completed meanwhile. Until then, another thread may set its peer and tag.
+std::exception_ptr PointToPoint::Shared::timed_out(const Message& message) {
+  const std::lock_guard lock(moving_);
+  if (is_complete(message)) return nullptr;
+  std::vector<int> absent;
+  if (message.peer >= 0) absent.push_back(message.peer);  // With any_source it may be any rank.
+  return std::make_exception_ptr(Error(
+      Fault::timeout,
+      describe_message(message, group_, pipes.rank()) + ": the other side did not come in time",
+      std::move(absent)));
+}
+
 std::size_t PointToPoint::Shared::pending() {
   const std::lock_guard lock(moving_);
   return mailbox_.pending();
@@ -134,7 +143,7 @@ PointToPoint::Shared::Acts PointToPoint::Shared::complete(Started& one,
 }
 
 // The complete messages. After a failure, a timeout, or with `failure`, returns all and sets
-// `failure`.
+// `failure`. One that fails after its check stays for the next call.
 std::vector<PointToPoint::Shared::Started> PointToPoint::Shared::take_ended(
     std::exception_ptr& failure) {
   const std::lock_guard lock(mutex_);
@@ -144,11 +153,11 @@ std::vector<PointToPoint::Shared::Started> PointToPoint::Shared::take_ended(
     if (is_complete(*one.message))
       failure = one.message->peer_left ? nullptr : one.message->error;
     else if (now >= one.deadline)
-      failure = timed_out(one.what, *one.message);
+      failure = timed_out(*one.message);
   }
   const auto goes_on = std::stable_partition(
       started_.begin(), started_.end(),
-      [&](const auto& one) { return !failure && !is_complete(*one.message); });
+      [&](const auto& one) { return !failure && !has_own_end(*one.message); });
   std::vector<Started> ended(std::make_move_iterator(goes_on),
                              std::make_move_iterator(started_.end()));
   started_.erase(goes_on, started_.end());
@@ -276,8 +285,7 @@ void PointToPoint::end(std::exception_ptr error) { shared_->end(std::move(error)
 
 std::size_t PointToPoint::pending() const { return shared_->pending(); }
 
-void PointToPoint::run(const std::shared_ptr<Message>& message,
-                       const std::function<std::string()>& describe, Deadline deadline) {
+void PointToPoint::run(const std::shared_ptr<Message>& message, Deadline deadline) {
   const auto shared = shared_;  // Another thread may end the group meanwhile.
   try {
     shared->post(message);
@@ -289,8 +297,10 @@ void PointToPoint::run(const std::shared_ptr<Message>& message,
         if (!is_complete(*message)) throw;
       }
       if (is_complete(*message)) break;
-      if (Clock::now() >= deadline) std::rethrow_exception(timed_out(describe(), *message));
-      shared->pipes.await(seen);
+      if (Clock::now() < deadline)
+        shared->pipes.await(seen);
+      else if (const auto error = shared->timed_out(*message))
+        std::rethrow_exception(error);
     }
     if (!has_own_end(*message)) std::rethrow_exception(message->error);
   } catch (...) {
@@ -300,8 +310,7 @@ void PointToPoint::run(const std::shared_ptr<Message>& message,
   if (message->error) std::rethrow_exception(message->error);
 }
 
-Work PointToPoint::start(std::shared_ptr<Message> message, std::string what, Deadline deadline,
-                         Done done) {
+Work PointToPoint::start(std::shared_ptr<Message> message, Deadline deadline, Done done) {
   {
     const std::lock_guard lock(starting_);
     if (!thread_.joinable()) thread_ = start_thread(&Shared::run_as_thread, shared_);
@@ -313,7 +322,7 @@ Work PointToPoint::start(std::shared_ptr<Message> message, std::string what, Dea
     shared_->end(std::current_exception());
     throw;
   }
-  shared_->start({std::move(message), std::move(what), deadline, std::move(done), work});
+  shared_->start({std::move(message), deadline, std::move(done), work});
   return Work(std::move(work));
 }
 

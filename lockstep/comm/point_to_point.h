@@ -36,14 +36,12 @@ class PointToPoint {
   PointToPoint(const PointToPoint&) = delete;
   PointToPoint& operator=(const PointToPoint&) = delete;
 
-  // Blocks until `message` is complete. Errors: the message's; timeout, with the text of
-  // `describe`.
-  void run(const std::shared_ptr<Message>& message, const std::function<std::string()>& describe,
-           Deadline deadline);
+  // Blocks until `message` is complete. Errors: the message's; timeout.
+  void run(const std::shared_ptr<Message>& message, Deadline deadline);
 
-  // Tries once on this thread, then in the background. `what` describes the message. Calls `done`
-  // at the end and then destroys it.
-  Work start(std::shared_ptr<Message> message, std::string what, Deadline deadline, Done done);
+  // Tries once on this thread, then in the background. Calls `done` at the end and then destroys
+  // it.
+  Work start(std::shared_ptr<Message> message, Deadline deadline, Done done);
 
   // As Mailbox::pending().
   std::size_t pending() const;
