@@ -32,7 +32,7 @@ class LeastBackend final : public Backend {
 
   std::string_view name() const override { return "least"; }
   Place local() const override { return whole_->local(); }
-  bool native(Operation operation, DType, ReduceOp) const override {
+  bool native(Operation operation) const override {
     return operation == Operation::all_gather || operation == Operation::all_to_all;
   }
   // Like an engine: all ranks gather all descriptions.
@@ -50,7 +50,7 @@ class LeastBackend final : public Backend {
             .data = said_.data(), .count = sizeof mine * said_.size(), .dtype = DType::uint8}};
     whole_->enter(exchange);
     whole_->run(exchange);
-    if (native(mine.operation, {}, {})) whole_->enter(collective);
+    if (native(mine.operation)) whole_->enter(collective);
   }
   const Signature& entered(int rank) const override {
     return said_[static_cast<std::size_t>(rank)];
@@ -59,7 +59,7 @@ class LeastBackend final : public Backend {
     return whole_->labels(collective);
   }
   void run(const Collective& collective) override {
-    check(native(collective.signature.operation, {}, {}), "not native");
+    check(native(collective.signature.operation), "not native");
     whole_->run(collective);
   }
   Allocation allocate(const Collective& collective) override {
@@ -184,8 +184,8 @@ TEST(NewOperation, IsNotNativeAndItsRunIsABug) {
   constexpr auto made_up = static_cast<Operation>(200);
   ShmBackend backend(std::make_shared<ThreadPeers>(std::make_shared<ThreadTeam>(1), 0), "world",
                      1min);
-  EXPECT_TRUE(backend.native(Operation::barrier, DType::float32, ReduceOp::sum));
-  EXPECT_FALSE(backend.native(made_up, DType::float32, ReduceOp::sum));
+  EXPECT_TRUE(backend.native(Operation::barrier));
+  EXPECT_FALSE(backend.native(made_up));
   float value = 1;
   const Buffer data{.data = &value, .count = 1};
   const Collective collective{

@@ -47,7 +47,7 @@ class SimulatedBackend final : public comm::Backend {
 
   std::string_view name() const override { return "simulated"; }
   Place local() const override { return {}; }
-  bool native(Operation, DType, ReduceOp) const override { return true; }
+  bool native(Operation) const override { return true; }
   void enter(const comm::Collective& collective) override { group_->enter(rank_, collective); }
   const comm::Signature& entered(int rank) const override { return group_->entered(rank_, rank); }
   std::vector<std::string> labels(const comm::Collective&) override {

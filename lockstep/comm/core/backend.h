@@ -99,8 +99,8 @@ class Backend {
   virtual Place local() const = 0;
 
   // Whether run() does this operation; always for all_gather and all_to_all, from which others are
-  // composed. `op` only matters for reductions.
-  virtual bool native(Operation operation, DType dtype, ReduceOp op) const = 0;
+  // composed.
+  virtual bool native(Operation operation) const = 0;
 
   // Why run() cannot do `collective` in device memory; empty if it can. Not collective, for any
   // thread.

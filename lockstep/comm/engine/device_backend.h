@@ -50,9 +50,7 @@ class DeviceBackend final : public Backend {
 
   std::string_view name() const override { return inner_->name(); }
   Place local() const override { return inner_->local(); }
-  bool native(Operation operation, DType dtype, ReduceOp op) const override {
-    return inner_->native(operation, dtype, op);
-  }
+  bool native(Operation operation) const override { return inner_->native(operation); }
   std::string refusal_on_device(const Collective& collective) override;
   void enter(const Collective& collective) override;
   std::optional<int> last_to_enter() const override { return inner_->last_to_enter(); }

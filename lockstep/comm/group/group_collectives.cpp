@@ -67,9 +67,7 @@ void GroupCollectives::execute(Collective& collective) {
 }
 
 void GroupCollectives::complete(const Collective& collective) {
-  const Signature& signature = collective.signature;
-  if (is_on_device(collective) ||
-      group_.backend().native(signature.operation, signature.dtype, signature.op))
+  if (is_on_device(collective) || group_.backend().native(collective.signature.operation))
     group_.backend().run(collective);
   else
     compose([this](const Collective& inner) { run_native(inner); }, collective,

@@ -28,7 +28,7 @@ class HostsBackend final : public Backend {
 
   std::string_view name() const override { return group_.context()->backend; }
   Place local() const override { return group_.place(); }
-  bool native(Operation operation, DType dtype, ReduceOp op) const override;
+  bool native(Operation operation) const override;
   void enter(const Collective& collective) override { entries_.enter(collective); }
   std::optional<int> last_to_enter() const override { return entries_.last_to_enter(); }
   const Signature& entered(int rank) const override { return entries_.entered(rank); }

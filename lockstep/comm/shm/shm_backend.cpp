@@ -13,7 +13,6 @@
 #include "lockstep/base/memory.h"
 #include "lockstep/base/random_number.h"
 #include "lockstep/base/text.h"
-#include "lockstep/comm/reduce/reduce.h"
 
 namespace lockstep::comm {
 namespace {
@@ -111,11 +110,6 @@ GroupSegment ShmBackend::make_segment(std::chrono::milliseconds timeout,
     peers_->refuse(key, bare_text(error));
     throw;
   }
-}
-
-bool ShmBackend::native(Operation operation, DType dtype, ReduceOp op) const {
-  // InPlace supports nothing beyond Staging.
-  return Staging::does(operation) && (!reduces(operation) || reduce_function(dtype, op) != nullptr);
 }
 
 // Ranks with different calls may compute this differently, but stop in enter().

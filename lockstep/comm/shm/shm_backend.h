@@ -33,7 +33,8 @@ class ShmBackend final : public Backend {
 
   std::string_view name() const override { return "shm"; }
   Place local() const override { return {peers_->rank(), peers_->size()}; }
-  bool native(Operation operation, DType dtype, ReduceOp op) const override;
+  // InPlace supports nothing beyond Staging.
+  bool native(Operation operation) const override { return Staging::does(operation); }
   void enter(const Collective& collective) override;
   std::optional<int> last_to_enter() const override { return barrier_.last_to_enter(); }
   const Signature& entered(int rank) const override { return barrier_.entry(rank).signature; }
