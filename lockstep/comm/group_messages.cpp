@@ -16,18 +16,9 @@ GroupMessages::GroupMessages(GroupContext& group)
       messages_(std::make_shared<PointToPoint>(group.resources().backend, group.identity().name)),
       rank_context_(group.resources().rank_context) {}
 
-std::shared_ptr<PointToPoint> GroupMessages::usable() const {
-  group_.identity().require_own_process();
-  const std::lock_guard lock(mutex_);
-  group_.require_usable();
-  group_.throw_if_broken();
-  return messages_;
-}
-
 Source GroupMessages::run(const std::shared_ptr<Message>& message, const CallOptions& options) {
   const auto timeout = group_.identity().timeout_of(options.timeout);
-  const auto messages = usable();
-  const std::uint64_t number = note_begin(*message, Call::blocking);
+  const auto [messages, number] = begin_call(*message, Call::blocking);
   const TimedCall timed(ticks_now());
   try {
     messages->run(message, in(timeout));
@@ -46,11 +37,10 @@ Source GroupMessages::run(const std::shared_ptr<Message>& message, const CallOpt
 Work GroupMessages::start(const std::shared_ptr<Message>& message, const CallOptions& options,
                           std::weak_ptr<const void> owner) {
   const auto timeout = group_.identity().timeout_of(options.timeout);
-  const auto messages = usable();
-  const std::uint64_t number = note_begin(*message, Call::asynchronous);
+  const auto [messages, number] = begin_call(*message, Call::asynchronous);
   try {
     return messages->start(message, in(timeout),
-                           [this, number, message, timeout, owner = std::move(owner),
+                           [this, number = number, message, timeout, owner = std::move(owner),
                             kept = options.keep_alive](std::exception_ptr error) {
                              // The group may have been destroyed with `kept`.
                              if (const auto strong = owner.lock())
@@ -62,7 +52,8 @@ Work GroupMessages::start(const std::shared_ptr<Message>& message, const CallOpt
   }
 }
 
-std::uint64_t GroupMessages::note_begin(const Message& message, Call call) {
+GroupMessages::Begun GroupMessages::begin_call(const Message& message, Call call) {
+  group_.identity().require_own_process();
   const Signature signature{.count = message.buffer.count,
                             .label = static_cast<std::uint64_t>(message.tag),
                             .root = message.peer,
@@ -70,6 +61,8 @@ std::uint64_t GroupMessages::note_begin(const Message& message, Call call) {
                             .dtype = message.buffer.dtype};
   const Ticks now = ticks_now();
   const std::lock_guard lock(mutex_);
+  group_.require_usable();
+  group_.throw_if_broken();
   ++begun_;
   if (rank_context_) {
     Activity& activity = rank_context_->activity();
@@ -78,7 +71,7 @@ std::uint64_t GroupMessages::note_begin(const Message& message, Call call) {
     activity.message.enter(packed_name_, message.operation, begun_, now);
     if (call == Call::asynchronous) activity.message.leave(now);
   }
-  return group_.messages().enter(signature, begun_, now);
+  return {messages_, group_.messages().enter(signature, begun_, now)};
 }
 
 void GroupMessages::note_end(std::uint64_t number, const Message& message, std::exception_ptr error,

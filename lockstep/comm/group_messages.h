@@ -45,11 +45,15 @@ class GroupMessages {
   void close(const std::exception_ptr& error);
 
  private:
-  std::shared_ptr<PointToPoint> usable() const;
   enum class Call { blocking, asynchronous };
 
-  // Publishes the message; returns its number in the record.
-  std::uint64_t note_begin(const Message& message, Call call);
+  struct Begun {
+    std::shared_ptr<PointToPoint> messages;
+    std::uint64_t number;  // In the record.
+  };
+
+  // Publishes the message. Errors: misuse after the group's end; the Error that broke it.
+  Begun begin_call(const Message& message, Call call);
   void note_end(std::uint64_t number, const Message& message, std::exception_ptr error,
                 std::chrono::milliseconds timeout);
 
