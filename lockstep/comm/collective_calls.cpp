@@ -261,7 +261,7 @@ void require_possible(const Collective& collective, Backend& backend) {
 // --- Messages and groups -------------------------------------------------------------------------
 
 std::shared_ptr<Message> message_of(Operation operation, const Buffer& data, int peer,
-                                    std::int64_t tag, const ProcessGroup& group) {
+                                    std::int64_t tag, const GroupIdentity& group) {
   const std::string_view what = name(operation);
   const bool receives = operation == Operation::recv;
   require_valid(data, what);
@@ -269,8 +269,8 @@ std::shared_ptr<Message> message_of(Operation operation, const Buffer& data, int
     throw Error(Fault::unsupported,
                 fmt::format("{}: {}", what, cuda_unsupported(operation, data.dtype, {})));
   if (!receives || peer != any_source) {
-    require_rank(peer, group.size(), what);
-    require(peer != group.rank(),
+    require_rank(peer, group.size, what);
+    require(peer != group.rank,
             [&] { return fmt::format("{}: rank {} is this rank itself", what, peer); });
   }
   require(tag >= 0 || (receives && tag == any_tag),
@@ -283,13 +283,13 @@ std::shared_ptr<Message> message_of(Operation operation, const Buffer& data, int
   return message;
 }
 
-std::optional<int> place_in(const std::vector<int>& ranks, const ProcessGroup& group,
+std::optional<int> place_in(const std::vector<int>& ranks, const GroupIdentity& group,
                             const char* what) {
   require(!ranks.empty(), [&] { return fmt::format("{}: no ranks", what); });
-  for (const int member : ranks) require_rank(member, group.size(), what);
+  for (const int member : ranks) require_rank(member, group.size, what);
   require(std::set<int>(ranks.begin(), ranks.end()).size() == ranks.size(),
           [&] { return fmt::format("{}: a rank is named twice", what); });
-  const auto own = std::find(ranks.begin(), ranks.end(), group.rank());
+  const auto own = std::find(ranks.begin(), ranks.end(), group.rank);
   if (own == ranks.end()) return std::nullopt;
   return static_cast<int>(own - ranks.begin());
 }

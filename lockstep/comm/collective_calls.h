@@ -16,7 +16,6 @@
 #include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/group/group_identity.h"
-#include "lockstep/comm/process_group.h"
 #include "lockstep/job/detail/operation.h"
 
 namespace lockstep::comm {
@@ -38,10 +37,10 @@ Counts pairs_of(const Counts& send_counts, const Counts& receive_counts, int siz
 void require_possible(const Collective& collective, Backend& backend);
 
 std::shared_ptr<Message> message_of(Operation operation, const Buffer& data, int peer,
-                                    std::int64_t tag, const ProcessGroup& group);
+                                    std::int64_t tag, const GroupIdentity& group);
 
 // This rank's index in `ranks`, if listed. Error messages start with `what`.
-std::optional<int> place_in(const std::vector<int>& ranks, const ProcessGroup& group,
+std::optional<int> place_in(const std::vector<int>& ranks, const GroupIdentity& group,
                             const char* what);
 
 std::uint64_t layout_of_ranks(const std::vector<int>& ranks);

@@ -130,29 +130,31 @@ void ProcessGroup::monitored_barrier(const CallOptions& options) const {
 
 void ProcessGroup::send(const Buffer& data, int peer, std::int64_t tag,
                         const CallOptions& options) const {
-  state().messages().run(comm::message_of(Operation::send, data, peer, tag, *this), options);
+  state().messages().run(comm::message_of(Operation::send, data, peer, tag, state().identity()),
+                         options);
 }
 
 Work ProcessGroup::send_async(const Buffer& data, int peer, std::int64_t tag,
                               const CallOptions& options) const {
-  return state().messages().start(comm::message_of(Operation::send, data, peer, tag, *this),
-                                  options, state_);
+  return state().messages().start(
+      comm::message_of(Operation::send, data, peer, tag, state().identity()), options, state_);
 }
 
 Source ProcessGroup::recv(const Buffer& data, int peer, std::int64_t tag,
                           const CallOptions& options) const {
-  return state().messages().run(comm::message_of(Operation::recv, data, peer, tag, *this), options);
+  return state().messages().run(
+      comm::message_of(Operation::recv, data, peer, tag, state().identity()), options);
 }
 
 Work ProcessGroup::recv_async(const Buffer& data, int peer, std::int64_t tag,
                               const CallOptions& options) const {
-  return state().messages().start(comm::message_of(Operation::recv, data, peer, tag, *this),
-                                  options, state_);
+  return state().messages().start(
+      comm::message_of(Operation::recv, data, peer, tag, state().identity()), options, state_);
 }
 
 std::optional<ProcessGroup> ProcessGroup::new_group(const std::vector<int>& ranks,
                                                     const CallOptions& options) const {
-  const std::optional<int> place = comm::place_in(ranks, *this, "new_group");
+  const std::optional<int> place = comm::place_in(ranks, state().identity(), "new_group");
   const std::optional<int> color = place ? std::optional(0) : std::nullopt;
   auto made = state().split(color, place.value_or(0), comm::layout_of_ranks(ranks), options);
   if (!made) return std::nullopt;
@@ -165,7 +167,7 @@ ProcessGroup ProcessGroup::split(int color, int key, const CallOptions& options)
 
 ProcessGroup ProcessGroup::group_of(const std::vector<int>& ranks, std::string_view name,
                                     const CallOptions& options) const {
-  require(comm::place_in(ranks, *this, "group_of").has_value(),
+  require(comm::place_in(ranks, state().identity(), "group_of").has_value(),
           [&] { return fmt::format("group_of: rank {} is not one of the ranks", rank()); });
   require(!name.empty(), "group_of: the group needs a name");
   return ProcessGroup(state().group_of(ranks, name, options));
