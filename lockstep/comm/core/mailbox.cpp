@@ -36,8 +36,9 @@ Mailbox::Mailbox(Pipes& pipes, std::string group)
     : pipes_(pipes),
       group_(std::move(group)),
       rank_(pipes.rank()),
-      outgoing_(static_cast<std::size_t>(pipes.size())),
-      incoming_(static_cast<std::size_t>(pipes.size())) {}
+      size_(pipes.size()),
+      outgoing_(static_cast<std::size_t>(size_)),
+      incoming_(static_cast<std::size_t>(size_)) {}
 
 void Mailbox::post(std::shared_ptr<Message> message) {
   if (pipes_.is_aborted())
@@ -54,13 +55,12 @@ void Mailbox::post(std::shared_ptr<Message> message) {
 
 void Mailbox::progress() {
   bool completed = false;
-  const int size = pipes_.size();
-  for (int to = 0; to < size; ++to) completed |= push(to, outgoing_[static_cast<std::size_t>(to)]);
-  for (int i = 0; i < size; ++i) {
-    const int from = (first_ + i) % size;
+  for (int to = 0; to < size_; ++to) completed |= push(to, outgoing_[static_cast<std::size_t>(to)]);
+  for (int i = 0; i < size_; ++i) {
+    const int from = (first_ + i) % size_;
     completed |= pull(from, incoming_[static_cast<std::size_t>(from)]);
   }
-  first_ = (first_ + 1) % size;
+  first_ = (first_ + 1) % size_;
   if (completed) pipes_.ring(rank_);
   if (fail_what_the_left_miss()) pipes_.ring(rank_);
 }
@@ -222,12 +222,12 @@ void Mailbox::complete(int from, const MessageHeader& header, const Incoming& in
 bool Mailbox::fail_what_the_left_miss() {
   bool failed = false;
   int left = 0;
-  for (int peer = 0; peer < pipes_.size(); ++peer) {
+  for (int peer = 0; peer < size_; ++peer) {
     if (peer == rank_ || !pipes_.has_left(peer)) continue;
     ++left;
     failed |= fail_messages_with(peer);
   }
-  if (left > 0 && left == pipes_.size() - 1) failed |= fail_receives_from_anybody();
+  if (left > 0 && left == size_ - 1) failed |= fail_receives_from_anybody();
   return failed;
 }
 
@@ -260,7 +260,7 @@ bool Mailbox::fail_messages_with(int peer) {
 
 bool Mailbox::fail_receives_from_anybody() {
   std::vector<int> others;
-  for (int peer = 0; peer < pipes_.size(); ++peer) {
+  for (int peer = 0; peer < size_; ++peer) {
     if (peer != rank_) others.push_back(peer);
     if (pipes_.is_opening(peer)) return false;
   }

@@ -110,6 +110,7 @@ class Mailbox {
   Pipes& pipes_;
   const std::string group_;
   const int rank_;
+  const int size_;
   // By peer. Most stay idle and must be small: an empty deque takes 576 bytes.
   std::vector<Outgoing> outgoing_;
   std::vector<Incoming> incoming_;
