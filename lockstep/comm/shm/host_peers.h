@@ -46,8 +46,6 @@ class HostPeers final : public Peers {
   std::shared_ptr<Peers> among(const std::vector<int>& ranks) override;
   // This host's part of a group; `numbers` are these ranks' numbers in that group.
   std::shared_ptr<Peers> among(const std::vector<int>& ranks, std::vector<int> numbers);
-  void finish() override { session_->finish(); }
-  void abandon() override { session_->abandon(); }
 
  private:
   struct Pulse {

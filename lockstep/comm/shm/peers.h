@@ -105,12 +105,6 @@ class Peers {
 
   // The peers of a group of some of these ranks, including this one.
   virtual std::shared_ptr<Peers> among(const std::vector<int>& ranks) = 0;
-
-  // The job has ended in order: leaving is no failure.
-  virtual void finish() = 0;
-
-  // From now on, throw_if_lost() throws on all other ranks.
-  virtual void abandon() = 0;
 };
 
 }  // namespace lockstep::comm

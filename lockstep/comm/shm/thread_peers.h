@@ -76,8 +76,9 @@ class ThreadPeers : public Peers {
   std::string describe(int rank) override;
   std::optional<std::string> stall_of(int) override { return std::nullopt; }
   std::shared_ptr<Peers> among(const std::vector<int>& ranks) override;
-  void finish() override {}
-  void abandon() override { team_->lose(slot(rank_)); }
+
+  // From now on, throw_if_lost() throws on all other ranks.
+  void abandon() { team_->lose(slot(rank_)); }
 
  private:
   ThreadPeers(std::shared_ptr<ThreadTeam> team, std::shared_ptr<RegionTable> regions, int rank,
