@@ -10,8 +10,6 @@
 #include <memory>
 #include <utility>
 
-#include "lockstep/parallel/gradients/stopwatch.h"
-
 namespace lockstep::parallel {
 namespace {
 
@@ -54,11 +52,6 @@ void ReductionStream::join() {
 BucketReduction::~BucketReduction() {
   jobs_.reset();
   join_stream();  // Pending work uses the buckets, which are destroyed next.
-}
-
-void BucketReduction::run(const std::function<void()>& job) {
-  const Stopwatch watch(time_);
-  job();
 }
 
 void BucketReduction::start(std::function<void()> job) {

@@ -16,6 +16,7 @@
 
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/gradients/ordered_jobs.h"
+#include "lockstep/parallel/gradients/stopwatch.h"
 
 namespace lockstep::parallel {
 
@@ -51,7 +52,11 @@ class BucketReduction {
   BucketReduction& operator=(const BucketReduction&) = delete;
 
   // Blocking: on the caller's thread and stream.
-  void run(const std::function<void()>& job);
+  template <class Job>
+  void run(const Job& job) {
+    const Stopwatch watch(time_);
+    job();
+  }
 
   // A gradient was enqueued on the current stream: later jobs follow.
   void follow() { stream_.follow(); }
