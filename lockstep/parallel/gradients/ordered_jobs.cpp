@@ -57,7 +57,7 @@ void OrderedJobs::work() {
   for (;;) {
     changed_.wait(lock, [&] { return stop_ || !queue_.empty(); });
     if (stop_) return;
-    const auto job = queue_.front();
+    const auto job = std::move(queue_.front());
     const bool go_on = !error_;
     lock.unlock();
     std::exception_ptr error;

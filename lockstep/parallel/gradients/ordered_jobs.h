@@ -45,7 +45,7 @@ class OrderedJobs {
   std::uint64_t started_ = 0;
   mutable std::mutex mutex_;  // Guards the members below.
   std::condition_variable changed_;
-  std::deque<std::function<void()>> queue_;  // The first one may be running.
+  std::deque<std::function<void()>> queue_;  // The first is empty while it runs.
   std::uint64_t done_ = 0;
   std::exception_ptr error_;
   bool stop_ = false;
