@@ -120,7 +120,7 @@ def counts_of(operation, n, size, registered=False, path=None, crowded=False, re
 
 # --- Counts of a training step ------------------------------------------------------------------
 
-REPORT = 64  # sizeof(PassReport): parallel/gradients/pass_report.h
+REPORT = 96  # sizeof(PassReport): parallel/gradients/pass_report.h
 
 # examples/models/cnn.h for 3x32x32 images: bytes of small gradients together, of each large one,
 # and the number of parameters.
