@@ -70,6 +70,9 @@ class LOCKSTEP_API Checkpointer {
   // Collective. The first resume() or save() creates `directory`.
   Checkpointer(std::filesystem::path directory, const ProcessGroup& group,
                CheckpointerOptions options = {});
+  [[deprecated("pass a group")]] explicit Checkpointer(const std::filesystem::path& directory,
+                                                       const CheckpointerOptions& options = {})
+      : Checkpointer(directory, ProcessGroup::self(), options) {}
 
   // Waits for a background write and logs its errors.
   ~Checkpointer();
@@ -112,6 +115,10 @@ class LOCKSTEP_API Checkpointer {
 // updated. Errors: as CheckpointReader's and resume()'s, on all ranks.
 LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory,
                                           const NamedStates& state, const ProcessGroup& group);
+[[deprecated("pass a group")]] inline std::int64_t load_checkpoint(
+    const std::filesystem::path& directory, const NamedStates& state) {
+  return load_checkpoint(directory, state, ProcessGroup::self());
+}
 
 // The newest checkpoint in `directory`, judged only by its name.
 LOCKSTEP_API std::optional<std::filesystem::path> latest_checkpoint(

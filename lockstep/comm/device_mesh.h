@@ -32,6 +32,7 @@ struct MeshAxis {
   std::string name;
   int size = -1;  // -1, for at most one axis: inferred.
 };
+using MeshDim [[deprecated("renamed to MeshAxis")]] = MeshAxis;
 
 class LOCKSTEP_API DeviceMesh {
  public:

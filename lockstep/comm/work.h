@@ -32,9 +32,13 @@ class LOCKSTEP_API Work {
   // those before it, if not started. Errors: the operation's; timeout, when the operation
   // continues.
   void wait(std::chrono::milliseconds timeout = std::chrono::milliseconds::max()) const;
+  [[deprecated("pass a timeout")]] void wait(std::chrono::steady_clock::time_point deadline) const {
+    wait(std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()));
+  }
 
   // True after success or failure. Does not start the operation.
   bool is_completed() const;
+  [[deprecated("use is_completed()")]] bool completed() const { return is_completed(); }
 
   // Calls `act` once when the operation ends: on the completing thread, or here if it has ended.
   // Starts the operation on a background thread. `act` must not throw. It may start operations and

@@ -137,5 +137,9 @@ class LOCKSTEP_API DistributedSampler : public torch::data::samplers::Sampler<> 
 
 // For a checkpoint; keeps its own handle.
 LOCKSTEP_API std::unique_ptr<Stateful> state_of(const DistributedSampler& sampler);
+[[deprecated("use state_of()")]] inline std::unique_ptr<Stateful> sampler_state(
+    const DistributedSampler& sampler) {
+  return state_of(sampler);
+}
 
 }  // namespace lockstep

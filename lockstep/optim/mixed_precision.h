@@ -80,6 +80,8 @@ class LOCKSTEP_API GradScaler : public Stateful {
  public:
   explicit GradScaler(const ProcessGroup& group = ProcessGroup::self(),
                       const GradScalerOptions& options = {});
+  [[deprecated("pass a group")]] explicit GradScaler(const GradScalerOptions& options)
+      : GradScaler(ProcessGroup::self(), options) {}
   GradScaler(const GradScaler&) = delete;
   GradScaler& operator=(const GradScaler&) = delete;
 

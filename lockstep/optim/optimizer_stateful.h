@@ -38,5 +38,10 @@ namespace lockstep {
 LOCKSTEP_API std::unique_ptr<Stateful> state_of(torch::optim::Optimizer& optimizer,
                                                 const NamedTensors& parameters,
                                                 const Layouts& layouts = {});
+[[deprecated("use state_of()")]] inline std::unique_ptr<Stateful> optimizer_state(
+    torch::optim::Optimizer& optimizer, const NamedTensors& parameters,
+    const Layouts& layouts = {}) {
+  return state_of(optimizer, parameters, layouts);
+}
 
 }  // namespace lockstep

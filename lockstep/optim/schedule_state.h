@@ -17,8 +17,16 @@ namespace lockstep {
 // Saves the number of steps, "step_count": the whole state of LibTorch's schedules, but not of your
 // own type. Lifetime: `schedule` outlives the result.
 LOCKSTEP_API std::unique_ptr<Stateful> state_of(torch::optim::LRScheduler& schedule);
+[[deprecated("use state_of()")]] inline std::unique_ptr<Stateful> schedule_state(
+    torch::optim::LRScheduler& schedule) {
+  return state_of(schedule);
+}
 
 // Saves "best", "num_bad_epochs", "cooldown_counter" and "last_epoch".
 LOCKSTEP_API std::unique_ptr<Stateful> state_of(torch::optim::ReduceLROnPlateauScheduler& schedule);
+[[deprecated("use state_of()")]] inline std::unique_ptr<Stateful> schedule_state(
+    torch::optim::ReduceLROnPlateauScheduler& schedule) {
+  return state_of(schedule);
+}
 
 }  // namespace lockstep

@@ -62,6 +62,17 @@ LOCKSTEP_API at::Tensor all_gather(const at::Tensor& tensor, const ProcessGroup&
 LOCKSTEP_API Work all_gather_async(const at::Tensor& output, const at::Tensor& tensor,
                                    const ProcessGroup& group, at::IntArrayRef splits = {},
                                    const CallOptions& options = {});
+[[deprecated("pass splits")]] inline Work all_gather_async(const at::Tensor& output,
+                                                           const at::Tensor& tensor,
+                                                           const ProcessGroup& group,
+                                                           const CallOptions& options) {
+  return all_gather_async(output, tensor, group, {}, options);
+}
+[[deprecated("use all_gather_async()")]] inline Work all_gather_uneven_async(
+    const at::Tensor& output, const at::Tensor& tensor, const ProcessGroup& group,
+    at::IntArrayRef splits, const CallOptions& options = {}) {
+  return all_gather_async(output, tensor, group, splits, options);
+}
 
 // Returns all ranks' tensors, with any numbers of rows, as views of one.
 LOCKSTEP_API std::vector<at::Tensor> all_gather_uneven(const at::Tensor& tensor,

@@ -33,9 +33,17 @@ class ProcessGroup;
 // Errors: also misuse for a module on the meta device. Loading: misuse for shared parameters,
 // because every rank would write to them.
 LOCKSTEP_API std::unique_ptr<Stateful> state_of(torch::nn::Module& module);
+[[deprecated("use state_of()")]] inline std::unique_ptr<Stateful> module_state(
+    torch::nn::Module& module) {
+  return state_of(module);
+}
 
 // The result shares the script's object.
 LOCKSTEP_API std::unique_ptr<Stateful> state_of(const torch::jit::Module& script);
+[[deprecated("use state_of()")]] inline std::unique_ptr<Stateful> module_state(
+    const torch::jit::Module& script) {
+  return state_of(script);
+}
 
 // Parts of state_of(module), for other classes that hold a module.
 LOCKSTEP_API StateDict state_dict_of(const torch::nn::Module& module);
@@ -60,6 +68,7 @@ LOCKSTEP_API void copy_into(const torch::nn::Module& module, const StateDict& st
 class LOCKSTEP_API RandomGenerators : public Stateful {
  public:
   explicit RandomGenerators(const ProcessGroup& group);
+  [[deprecated("pass a group")]] RandomGenerators() : rank_(0) {}
 
   StateDict state_dict() override;
 

@@ -165,6 +165,11 @@ class LOCKSTEP_API Pipeline : public Stateful {
   StateRequest wanted(const StateDict& saved) override;
   void load_state_dict(StateDict state) override;
 
+  [[deprecated("use state_of()")]] std::unique_ptr<Stateful> optimizer_state(
+      torch::optim::Optimizer& optimizer) const {
+    return state_of(optimizer, *this);
+  }
+
  private:
   friend LOCKSTEP_API std::unique_ptr<Stateful> state_of(torch::optim::Optimizer& optimizer,
                                                          const Pipeline& pipeline);

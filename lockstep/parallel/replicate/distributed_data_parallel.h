@@ -388,5 +388,9 @@ LOCKSTEP_API std::function<at::Tensor()> average_loss(DataParallelBase& ddp,
 // Lifetime: `ddp` outlives the result.
 // Errors: also misuse for saving tensors without values.
 LOCKSTEP_API std::unique_ptr<Stateful> state_of(DataParallelBase& ddp);
+[[deprecated("use state_of()")]] inline std::unique_ptr<Stateful> data_parallel_state(
+    DataParallelBase& ddp) {
+  return state_of(ddp);
+}
 
 }  // namespace lockstep

@@ -115,5 +115,9 @@ class LOCKSTEP_API AveragedModel final : public Stateful {
 // Errors: unsupported for a TorchScript module with BatchNorm.
 LOCKSTEP_API void update_bn(torch::nn::Module& module, const std::function<void()>& pass_over_data,
                             const ProcessGroup& group);
+[[deprecated("pass a group")]] inline void update_bn(torch::nn::Module& module,
+                                                     const std::function<void()>& pass_over_data) {
+  update_bn(module, pass_over_data, ProcessGroup::self());
+}
 
 }  // namespace lockstep

@@ -80,6 +80,10 @@ class LOCKSTEP_API ChannelPruner final : public Stateful {
   ChannelPruner(Model& model, Example example, const ProcessGroup& group,
                 const ChannelPrunerOptions& options = {})
       : ChannelPruner(model, forward_of(model, std::move(example)), group, options, Private{}) {}
+  template <std::derived_from<torch::nn::Module> Model, class Example>
+  [[deprecated("pass a group")]] ChannelPruner(Model& model, Example example,
+                                               const ChannelPrunerOptions& options = {})
+      : ChannelPruner(model, std::move(example), ProcessGroup::self(), options) {}
 
   // Keeps the groups of these layers whole. `layers` is a pattern, such as "layer2" for all of a
   // module, or "features.*.conv".

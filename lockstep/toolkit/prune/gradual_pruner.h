@@ -50,6 +50,9 @@ class LOCKSTEP_API GradualPruner final : public Stateful {
  public:
   GradualPruner(torch::nn::Module& model, const ProcessGroup& group,
                 const GradualPrunerOptions& options);
+  [[deprecated("pass a group")]] GradualPruner(torch::nn::Module& model,
+                                               const GradualPrunerOptions& options)
+      : GradualPruner(model, ProcessGroup::self(), options) {}
 
   // Collective when masks are renewed.
   void step(torch::optim::Optimizer& optimizer);

@@ -53,6 +53,8 @@ class PruningAmount {
 class LOCKSTEP_API PruningMasks final : public Stateful {
  public:
   PruningMasks(torch::nn::Module& model, const ProcessGroup& group);
+  [[deprecated("pass a group")]] explicit PruningMasks(torch::nn::Module& model)
+      : PruningMasks(model, ProcessGroup::self()) {}
 
   // Prunes the elements of the smallest absolute value.
   void l1_unstructured(const std::string& parameter, PruningAmount amount);
