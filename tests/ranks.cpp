@@ -87,6 +87,16 @@ void wait_for(pid_t pid, Clock::time_point deadline) {
   }
 }
 
+// In this process and, before a fork, in its parent.
+int failures() {
+  const testing::TestInfo* const test = testing::UnitTest::GetInstance()->current_test_info();
+  if (test == nullptr) return testing::Test::HasFailure() ? 1 : 0;
+  int count = 0;
+  for (int i = 0; i < test->result()->total_part_count(); ++i)
+    count += test->result()->GetTestPartResult(i).failed() ? 1 : 0;
+  return count;
+}
+
 }  // namespace
 
 void set_up(const Rank& rank) {
@@ -146,9 +156,10 @@ std::vector<std::string> Ranks::command() const {
 }
 
 int exit_code_of(const Body& body, const Rank& rank) {
+  const int inherited = failures();
   try {
     body(rank);
-    return testing::Test::HasFailure() ? 2 : 0;
+    return failures() > inherited ? 2 : 0;
   } catch (const Error& error) {
     std::fprintf(stderr, "[rank %d] %s\n", rank.rank, error.what());
     return 10 + static_cast<int>(error.fault());
