@@ -105,7 +105,8 @@ TEST(Metrics, AreServedAtOnePath) {
 class Served {
  public:
   explicit Served(std::chrono::milliseconds client_timeout = 1min)
-      : service("127.0.0.1:0", [] { return example(); }, client_timeout) {}
+      : service(
+            "127.0.0.1:0", [] { return example(); }, client_timeout) {}
 
   FileDescriptor connect() const {
     const std::string address = service.url().substr(std::string("http://").size());

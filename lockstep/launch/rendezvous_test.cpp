@@ -467,7 +467,7 @@ TEST(Rendezvous, AChallengeThatCameDuringOurOwnStopCounts) {
   turn(*host, in(milliseconds(10)));
   ASSERT_EQ(::send(client.get(), "c", 1, MSG_NOSIGNAL), 1);
   std::this_thread::sleep_for(milliseconds(5100));  // Longer than a launcher may be silent.
-  host->serve({});  // As if poll() had returned before.
+  host->serve({});                                  // As if poll() had returned before.
   EXPECT_TRUE(host->take_orders().empty());
 }
 
