@@ -85,11 +85,11 @@ class LOCKSTEP_API JobControlBlock {
   void write_exit_report(int slot, std::string_view text, std::optional<Fault> fault = {}) const;
   std::string exit_report(int slot) const;
 
-  // For a rank that calls abort() because of an exception to exit with it, on a busy host too.
-  static constexpr std::chrono::seconds time_for_cause{5};
+  // A rank that calls abort() because of an exception should exit with it within this time.
+  static constexpr std::chrono::seconds time_for_cause{1};
 
   // Whether another process called ProcessGroup::abort() less than time_for_cause ago, and before
-  // any such call of `slot`'s process. That abort is the likely cause.
+  // any such call of `slot`'s process. That abort is then the likely cause of the end.
   bool follows_abort(int slot) const;
 
   // Records that the process handles SIGTERM and SIGUSR1 as a request to save and exit.

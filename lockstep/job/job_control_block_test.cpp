@@ -210,15 +210,6 @@ TEST(JobControlBlock, ATimeoutExceptionTakesPrecedenceOverLaterCalls) {
   EXPECT_TRUE(is_that_break(page.cause_of(0, exited)));
 }
 
-TEST(JobControlBlock, AnEndFollowsFromAnAbortTwoSecondsBefore) {
-  const JobControlBlock page = JobControlBlock::create(2, "job");
-  constexpr Ticks some = 1'000'000;
-  const auto ns = static_cast<double>(time_in(some).count());
-  page.activity(0).aborted_at = ticks_now() - static_cast<Ticks>(2e9 / ns) * some;
-  EXPECT_TRUE(page.follows_abort(1));
-  EXPECT_FALSE(page.follows_abort(0));
-}
-
 TEST(JobControlBlock, TheLatestBreakIsThatOfAProcessThatKnowsWhoseFaultItWas) {
   const JobControlBlock page = JobControlBlock::create(3, "job");
   EXPECT_FALSE(page.latest_break(Fault::timeout));

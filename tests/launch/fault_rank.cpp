@@ -66,7 +66,7 @@ int abort_then_throw(ProcessGroup& world, const std::string& text) {
   say_ready(world);
   if (world.rank() != 1) reduce_once(world);
   world.abort("rank 1 threw: " + text);
-  std::this_thread::sleep_for(std::chrono::seconds(2));
+  std::this_thread::sleep_for(std::chrono::milliseconds(250));
   throw std::runtime_error(text);
 }
 
