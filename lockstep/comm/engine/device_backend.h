@@ -32,9 +32,6 @@ constexpr std::string_view cuda_unsupported(Operation operation, DType dtype, Re
   if (operation == Operation::send || operation == Operation::recv)
     return "messages move CPU memory only";
   if (!reduces(operation)) return {};
-  if (operation != Operation::all_reduce && operation != Operation::reduce &&
-      operation != Operation::reduce_scatter)
-    return "this reduction combines CPU memory only";
   if (op == ReduceOp::band || op == ReduceOp::bor || op == ReduceOp::bxor)
     return "CUDA memory cannot be combined bit by bit";
   if (dtype == DType::int16 || dtype == DType::uint16)
