@@ -330,7 +330,8 @@ void ElasticGroup::Implementation::invite(std::map<Seat, Vote>& votes, std::int6
 std::optional<int> ElasticGroup::Implementation::await_invitation() {
   std::int64_t number = entries_->arrive(me_);
   std::optional<std::string> heartbeat;
-  const auto limit = longer_by(longer_by(options_.patience, call_timeout_), longest_silence);
+  const auto limit = longer_by(
+      longer_by(options_.patience, std::min(call_timeout_, default_timeout)), longest_silence);
   Deadline silent = runtime_.in(limit);
   while (true) {
     if (runtime_.preemption_signalled()) {
