@@ -4,7 +4,6 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_like.h>
 #include <c10/util/Type.h>
-#include <c10/util/flat_hash_map.h>
 #include <torch/optim/adagrad.h>
 #include <torch/optim/adam.h>
 #include <torch/optim/adamw.h>
@@ -42,6 +41,17 @@ bool is_any_of(const torch::optim::OptimizerOptions& options) {
   return ((dynamic_cast<const Types*>(&options) != nullptr) || ...);
 }
 
+void require_in_one_group(const std::vector<ParamGroup>& groups, std::string_view optimizer) {
+  if (groups.size() < 2) return;
+  std::vector<at::Tensor> all;
+  for (const ParamGroup& group : groups)
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  const std::size_t given = all.size();
+  require(distinct(std::move(all)).size() == given, [&] {
+    return std::string(optimizer) + ": some parameters appear in more than one parameter group";
+  });
+}
+
 }  // namespace
 
 void take_options(const std::vector<ParamGroup>& given,
@@ -62,13 +72,7 @@ void take_options(const std::vector<ParamGroup>& given,
 }
 
 void drop_repeated(std::vector<ParamGroup>& groups) {
-  ska::flat_hash_set<const void*> seen;
-  for (ParamGroup& group : groups) {
-    group.params() = distinct(std::move(group.params()));
-    for (const at::Tensor& parameter : group.params())
-      require(seen.insert(parameter.unsafeGetTensorImpl()).second,
-              "some parameters appear in more than one parameter group");
-  }
+  for (ParamGroup& group : groups) group.params() = distinct(std::move(group.params()));
 }
 
 torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure) {
@@ -78,6 +82,7 @@ torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure) {
 }
 
 void require_fusible(const std::vector<ParamGroup>& groups, std::string_view optimizer) {
+  require_in_one_group(groups, optimizer);
   for (const ParamGroup& group : groups)
     for (const at::Tensor& parameter : group.params()) {
       require(!parameter.is_meta(), [&] {

@@ -26,7 +26,7 @@ torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure);
 void take_options(const std::vector<ParamGroup>& given,
                   const torch::optim::OptimizerOptions& defaults, std::vector<ParamGroup>& groups);
 
-// Errors: misuse for a parameter in two groups.
+// Keeps each parameter of a group once.
 void drop_repeated(std::vector<ParamGroup>& groups);
 
 // Checks all parameters, so that a refused step changes nothing. Messages begin with `optimizer`.
