@@ -59,7 +59,7 @@ TEST(Ranges, NeighboursAreWrittenAsOne) {
   EXPECT_EQ(as_ranges({2147483647, 0}), "2147483647,0");
 }
 
-TEST(DifferingLine, IsTheFirstOfTheFirstTextThatDiffers) {
+TEST(DifferingLine, IsTheFirstInWhichATextDiffersFromTheFirst) {
   EXPECT_FALSE(differing_line({"a\nb\n", "a\nb\n"}));
   const auto found = differing_line({"a\nb\n", "a\nb\n", "a\nc\n", "d\n"});
   ASSERT_TRUE(found);
@@ -67,6 +67,7 @@ TEST(DifferingLine, IsTheFirstOfTheFirstTextThatDiffers) {
   EXPECT_EQ(found->line, 1U);
   EXPECT_EQ(found->first + found->other, "bc");
   EXPECT_EQ(differing_line({"a\n", ""})->other, "nothing more");
+  EXPECT_EQ(differing_line({"a\n", "a"})->line, 1U);
 }
 
 TEST(ExceptionText, IsTypeAndTextWithoutLibTorchsBacktrace) {

@@ -77,7 +77,7 @@ class PointToPoint::Shared final : public Runner {
   const std::shared_ptr<Backend> backend_;  // Owns the pipes.
   const std::string group_;
 
-  std::mutex moving_;  // Guards the mailbox and `over_`.
+  std::mutex moving_;  // Guards the mailbox and `over_`. Locked after `mutex_`.
   Mailbox mailbox_;
   std::exception_ptr over_;  // Why messages no longer move; null while they do.
 

@@ -353,8 +353,10 @@ std::vector<std::int64_t> sent_rows(const at::Tensor& tensor, const ProcessGroup
                                     at::IntArrayRef send_splits, at::IntArrayRef receive_splits,
                                     std::string_view what) {
   require_rows(tensor, what);
-  require(send_splits.empty() == receive_splits.empty(),
-          [&] { return std::string(what) + ": pass send_splits and receive_splits, or neither"; });
+  require(send_splits.empty() == receive_splits.empty(), [&] {
+    return std::string(what) + ": pass send_splits and receive_splits, or neither; or call " +
+           "all_to_all_uneven()";
+  });
   if (!receive_splits.empty()) require_splits(receive_splits, group, what);
   return splits_of(tensor, send_splits, group, what);
 }

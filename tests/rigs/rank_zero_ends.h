@@ -32,6 +32,7 @@ inline pid_t read_pid(const std::filesystem::path& folder) {
   await_file(folder / "pid");
   pid_t pid = 0;
   std::ifstream(folder / "pid") >> pid;
+  if (pid <= 0) throw std::runtime_error("no process id in " + folder.string());
   return pid;
 }
 

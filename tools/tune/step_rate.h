@@ -25,11 +25,11 @@ class StepRate {
 
   std::uint64_t steps() const { return step_; }
 
-  // Since the first steps.
+  // Seconds, since the first steps.
   double measured_seconds() const;
   std::uint64_t measured_steps() const;
 
-  // Empty unless steps end in most windows: one standstill decides no rate.
+  // Empty unless steps end in most windows, so that one pause does not decide the rate.
   std::optional<Rate> rate() const;
 
   // Whether the rate's standard error is 0.5 %, from at least two seconds and 20 steps.

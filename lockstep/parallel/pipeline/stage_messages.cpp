@@ -136,12 +136,12 @@ void StageMessages::send(const Route& route, const Parcel& parcel, bool in_slots
   Header header{.list = layout_of(parcel.tensors),
                 .needs_gradient = parcel.needs_gradient,
                 .structure = parcel.structure};
-  Slots& of_route = slots(route);
+  Slots& route_slots = slots(route);
   const auto slot =
-      in_slots ? take_slot(of_route, static_cast<std::size_t>(header.list.bytes)) : std::nullopt;
+      in_slots ? take_slot(route_slots, static_cast<std::size_t>(header.list.bytes)) : std::nullopt;
   header.slot = slot.value_or(by_messages);
   const auto block = std::make_shared<at::Tensor>(
-      slot ? view_of(*block_, of_route.elements(*slot), {header.list.bytes}, {1}, at::kByte)
+      slot ? view_of(*block_, route_slots.elements(*slot), {header.list.bytes}, {1}, at::kByte)
            : at::empty({header.list.bytes}, at::kByte));
   const std::vector<at::Tensor> places = views_of(header.list, *block);
   for (std::size_t i = 0; i < places.size(); ++i)
@@ -188,12 +188,12 @@ Parcel StageMessages::receive(const Route& route) {
     if (header.list.bytes > 0)
       group_.recv(bytes_buffer(block.data_ptr(), block.nbytes()), rank_from(route), tag(route, 2));
   } else {
-    const Slots& of_route = slots(route);
+    const Slots& route_slots = slots(route);
     // The last tensor in the slot frees it.
     block = at::from_blob(
-        static_cast<std::byte*>(block_->data()) + of_route.elements(header.slot),
+        static_cast<std::byte*>(block_->data()) + route_slots.elements(header.slot),
         {header.list.bytes},
-        [memory = *block_, place = of_route.place(header.slot)](void*) {
+        [memory = *block_, place = route_slots.place(header.slot)](void*) {
           word_at(memory, place).store(0, std::memory_order_release);
         },
         at::kByte);

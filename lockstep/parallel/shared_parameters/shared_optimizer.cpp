@@ -21,8 +21,8 @@ std::shared_ptr<parallel::ParameterStore> shared_parameters_of(
   return replica.shared();
 }
 
-const ProcessGroup& with_exact_norms(const ProcessGroup& group, bool is_layerwise,
-                                     bool is_deterministic) {
+const ProcessGroup& require_exact_norms(const ProcessGroup& group, bool is_layerwise,
+                                        bool is_deterministic) {
   if (is_layerwise && is_deterministic)
     throw Error(Fault::unsupported,
                 "SharedOptimizer: with deterministic, LARS and LAMB would have norms whose bits "
@@ -46,7 +46,7 @@ SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Grou
                                          Make make, bool is_layerwise)
     : ShardedOptimizer(
           groups, std::move(defaults), std::move(make),
-          with_exact_norms(ddp.stepping_group(), is_layerwise, ddp.microbatches_ != nullptr)),
+          require_exact_norms(ddp.stepping_group(), is_layerwise, ddp.microbatches_ != nullptr)),
       are_means_(ddp.microbatches_ != nullptr),
       parameters_(shared_parameters_of(*ddp.replica_)),
       slices_(ddp.slices_of(all_parameters())) {
