@@ -72,5 +72,10 @@ class Cases:
         self.succeed(1, self.program, "foreign", says="refused: this plugin was compiled for")
 
     def another_launcher(self, variable):
-        """An MPI that the launcher does not know would start one job per process."""
-        self.succeed(2, self.rank, "refused", "belong to different installations", variable)
+        """An MPI that the launcher does not know would start one job per process.
+
+        Only one of two does: Open MPI 4 may fail if two jobs create its folder in /tmp at once
+        (open-mpi/ompi#8510).
+        """
+        self.succeed(1, self.rank, "refused", "belong to different installations", variable, ":",
+                     "-n", 1, "true")
