@@ -46,7 +46,7 @@ constexpr Description known[] = {
      "lockstep tune --global-batch 256 ./train --batch-size {batch}"},
     {"doctor", "show what this host has, and whether training can run on it",
      "lockstep doctor -n 8 --nnodes 2"},
-    {"checkpoint", "show, verify, compare and merge checkpoints",
+    {"checkpoint", "show, verify, diff and merge checkpoints",
      "lockstep checkpoint verify runs/a"},
     {"shard", "write the files of a folder as samples into tar shards",
      "lockstep shard imagenet/train --out shards --labels"},

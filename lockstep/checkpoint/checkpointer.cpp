@@ -305,6 +305,7 @@ class Checkpointer::Implementation {
   // Rejects a second job before it trains. Accepts a read-only folder.
   void open_folder_to_resume() {
     checkpoint::require_folder(root_);
+    require_not_a_checkpoint();
     if (const auto reason = checkpoint::why_not_writable(root_))
       return log(LogLevel::warning,
                  "no checkpoint can be saved in " + root_.string() + ": " + *reason);
@@ -313,10 +314,19 @@ class Checkpointer::Implementation {
 
   void open_folder() {
     if (folder_ && folder_->lock.is_in_place()) return;
+    require_not_a_checkpoint();
     folder_.reset();
     checkpoint::WriteLock lock(root_);
     checkpoint::remove_unfinished(root_);
     folder_.emplace(Folder{std::move(lock), checkpoint::LatestLink(root_)});
+  }
+
+  // keep_last would remove it with all that is saved in it.
+  void require_not_a_checkpoint() const {
+    std::error_code ignored;
+    require(!fs::exists(root_ / checkpoint::manifest_name, ignored), [&] {
+      return root_.string() + " is a checkpoint: give a Checkpointer the folder that contains it";
+    });
   }
 
   void stage(std::int64_t step) {

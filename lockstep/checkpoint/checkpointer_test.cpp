@@ -574,6 +574,21 @@ TEST_F(Checkpoints, NeedAFolderAndReportAFileInItsPlaceFirst) {
   EXPECT_EQ(log_, "");
 }
 
+TEST_F(Checkpoints, AreNotSavedInACheckpoint) {
+  Tensors state(some_state(1));
+  Checkpointer(root(), ProcessGroup::self()).save(1, {{"model", &state}});
+  const fs::path inside = root() / "step-0000000001";
+  const auto before = names_in(inside);
+  Checkpointer checkpoints(inside, ProcessGroup::self());
+  const auto expect_refused = [&](const std::function<void()>& body) {
+    const std::string text = error_of(body, Fault::misuse);
+    EXPECT_TRUE(contains(text, inside.string() + " is a checkpoint")) << text;
+  };
+  expect_refused([&] { checkpoints.resume({{"model", &state}}); });
+  expect_refused([&] { checkpoints.save(2, {{"model", &state}}); });
+  EXPECT_EQ(names_in(inside), before);
+}
+
 TEST_F(Checkpoints, AreRefusedForAnExistingStep) {
   Tensors saved(some_state(1)), other(some_state(2)), loaded;
   Checkpointer checkpoints(root(), ProcessGroup::self());

@@ -59,7 +59,7 @@ std::string remedy_for_fault(Fault fault) {
     case Fault::corrupt:
       return "use another file or checkpoint than the damaged one";
     case Fault::system:
-      return "provide what the operating system refused, such as space or memory";
+      return "correct the path, or provide what the operating system refused, such as space";
     case Fault::bug:
       return "report it, with this message, as a bug of Lockstep";
   }
