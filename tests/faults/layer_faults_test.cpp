@@ -161,7 +161,7 @@ void live(const Harm& harm, const test::Rank& rank) {
       EXPECT_EQ(error.failure().value().rank, 1) << text;
     else
       EXPECT_EQ(error.ranks(), std::vector<int>{1}) << text;
-    EXPECT_LT(seconds, 10) << text;
+    EXPECT_LT(seconds, harm.signal == SIGKILL ? 5 : 10) << text;
   }
   // The stopped rank stays alive until both others have their Errors.
   if (world.rank() == 2) return write(rank.scratch / "done", 1);

@@ -25,7 +25,7 @@ class StepRate {
 
   std::uint64_t steps() const { return step_; }
 
-  // Seconds, since the first steps.
+  // Seconds since the first steps, and steps in that time.
   double measured_seconds() const;
   std::uint64_t measured_steps() const;
 
