@@ -27,16 +27,16 @@ struct StoredTensor {
   std::int64_t elements() const;
 
   // Copies the data of `boxes` to their places in `out`. With a checksum, reads and verifies all
-  // bytes; otherwise skips gaps. Boxes are not empty, and may overlap. Contiguous requests of at
-  // least 256 KB need no copy; others use 256 KB of scratch memory.
+  // bytes; otherwise skips long gaps. Boxes are not empty, and may overlap. Copies through 256 KB
+  // of scratch memory, except most of a large contiguous box.
   void read(const std::vector<PlacedBox>& boxes, std::span<std::byte> out) const;
 
   void verify() const { read({}, {}); }
 
-  // As CheckpointReader::read().
+  // Returns `range.into` if set, otherwise a new CPU tensor; of a part, one with one dimension.
   at::Tensor read(const ElementRange& range) const;
 
-  // Errors: misuse, as CheckpointReader::read().
+  // Errors: misuse if boxes, range or `into` do not fit this tensor.
   void require_fit(const ElementRange& range) const;
 };
 

@@ -2,8 +2,9 @@
 //
 // Thread safety: full.
 // Errors: as SafetensorsFile's and parse_safetensors_index()'s. system, naming the index, for a
-// missing file; corrupt for a tensor missing in its file. misuse for a name in two files, a folder
-// without such files or with several indexes, and an index of pickles.
+// missing file; corrupt for a tensor missing in its file. misuse for a name in two files, and for
+// a folder without such files or with several indexes of other names than
+// model.safetensors.index.json. misuse for an index whose name ends in .bin.index.json.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -30,7 +31,7 @@ class LOCKSTEP_API WeightFiles {
     const SafetensorsEntry* entry = nullptr;
   };
 
-  // Sorted by file and position.
+  // With an index, sorted by file and name; otherwise by file and position.
   const std::vector<Tensor>& tensors() const { return tensors_; }
 
   const std::vector<std::unique_ptr<const SafetensorsFile>>& files() const { return files_; }
@@ -47,8 +48,8 @@ class LOCKSTEP_API WeightFiles {
   std::optional<std::filesystem::path> index_;
 };
 
-// Whether `path` is for WeightFiles: a file, or a folder with an index, safetensors or pickles but
-// no manifest. Errors: system, naming the folder.
+// Whether `path` is for WeightFiles: no folder, or a folder without a manifest that has an index,
+// safetensors, or pickles but no checkpoints. Errors: system, naming the folder.
 LOCKSTEP_API bool has_weight_files(const std::filesystem::path& path);
 
 // `path` if it is for WeightFiles, otherwise the checkpoint there or the newest one in it. Errors:

@@ -26,14 +26,15 @@ struct Arguments {
   Buffer output = {};  // The only buffer of an operation in place.
   ReduceOp op = ReduceOp::sum;
   int root = 0;
-  std::span<const std::size_t> counts = {};  // For Shape::exchanges, from pairs_of().
+  // Elements of each rank's part. For Shape::exchanges, those of pairs_of().
+  std::span<const std::size_t> counts = {};
 };
 Collective collective_of(Operation operation, const Arguments& given, const GroupIdentity& group);
 
 // The counts sent to each rank, then those received from each; or empty.
 Counts pairs_of(const Counts& send_counts, const Counts& receive_counts, int size);
 
-// Rejects device buffers that `backend` does not support.
+// Rejects device buffers that `backend` does not support, and buffers on different devices.
 void require_possible(const Collective& collective, Backend& backend);
 
 std::shared_ptr<Message> message_of(Operation operation, const Buffer& data, int peer,

@@ -1,4 +1,4 @@
-// Sinks that leave gradients unchanged.
+// Sinks that do not reduce gradients.
 //
 // Thread safety: as GradientSink.
 
@@ -15,7 +15,7 @@
 
 namespace lockstep::parallel {
 
-// For one rank, whose gradients are their own mean.
+// For one rank: finish() only scales gradients.
 class KeptGradients : public GradientSink {
  public:
   // `parameters` outlive this object.
@@ -55,7 +55,7 @@ class PooledGradients final : public KeptGradients {
   const std::shared_ptr<GradientPool> pool_;
 };
 
-// For DeterministicPass.
+// Refuses passes that DeterministicPass does not run; it takes gradients itself.
 class MicrobatchGradients final : public KeptGradients {
  public:
   using KeptGradients::KeptGradients;
