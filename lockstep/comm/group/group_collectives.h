@@ -14,10 +14,8 @@
 #include <vector>
 
 #include "lockstep/comm/core/backend.h"
-#include "lockstep/comm/group/flight_recorder.h"
+#include "lockstep/comm/group/call_span.h"
 #include "lockstep/comm/group/group_context.h"
-#include "lockstep/comm/group/recorded_call.h"
-#include "lockstep/comm/group/timed_call.h"
 #include "lockstep/job/activity.h"
 
 namespace lockstep::comm {
@@ -35,39 +33,20 @@ class GroupCollectives {
   template <class Act>
   void perform(Collective& collective, Act act) {
     group_.throw_if_broken();
-    RankContext& rank_context = group_.rank_context();
-    Activity& activity = rank_context.activity();
-    rank_context.note_call();
-    const Ticks begin = ticks_now();
-    const TimedCall timed(begin);
-    RecordedCall span(begin);
     collective.sequence = ++sequence_;
-    activity.collective.enter(packed_name_, collective.signature.operation, collective.sequence,
-                              begin);
-    const std::uint64_t recorded =
-        group_.collectives().enter(collective.signature, collective.sequence, begin);
+    CallSpan span(group_, packed_name_, collective);
     try {
       group_.backend().enter(collective);
-      const auto last = last_to_enter();
-      timed.end_wait(last);
-      span.end_wait(last);
+      span.all_entered(last_to_enter());
       throw_unless_all_agree(collective);
       act(collective);
     } catch (...) {
-      const Ticks end = ticks_now();
-      group_.collectives().leave(recorded, FlightRecorder::Phase::failed, end);
-      activity.collective.leave(end);
-      span.fail(packed_name_, collective, end);
+      span.fail();
       group_.break_with(std::current_exception(), group_.identity().describe(collective),
                         collective.timeout);
       throw;
     }
-    if (reduces(collective.signature.operation))
-      rank_context.count_reduced_bytes(bytes_of(collective));
-    const Ticks end = ticks_now();
-    group_.collectives().leave(recorded, FlightRecorder::Phase::completed, end);
-    activity.collective.leave(end);
-    span.end(packed_name_, collective, end);
+    span.complete();
   }
 
   // Within the performed `outer`: gathers every rank's words in rank order.

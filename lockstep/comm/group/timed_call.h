@@ -1,4 +1,4 @@
-// Adds one collective to the times of the training loop (job/step_times.h): the wait until all
+// Adds one call to the times of the training loop (job/step_times.h): the wait until all
 // ranks have entered it, and the rest.
 //
 // Thread safety: one thread. Without a training loop, it counts only while a loop waits for this
@@ -25,7 +25,7 @@ class TimedCall {
   TimedCall(const TimedCall&) = delete;
   TimedCall& operator=(const TimedCall&) = delete;
 
-  // As RecordedCall::end_wait().
+  // As CallSpan::all_entered().
   void end_wait(std::optional<int> last) const {
     if (clock_ != nullptr)
       clock_->end_wait(last, last ? ticks_now() : 0);
