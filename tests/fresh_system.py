@@ -14,6 +14,8 @@ from commands import run, skip
 
 SOURCES = ("sources.list.d/debian.sources", "sources.list.d/ubuntu.sources", "sources.list")
 TOOLS = {"mmdebstrap": "mmdebstrap", "unshare": "util-linux"}
+# Variables with a file of certificates, such as those of a proxy, which the fresh system lacks.
+CERTIFICATES = ("PIP_CERT", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
 
 
 def need_tools(tools):
@@ -76,7 +78,13 @@ class System:
         mmdebstrap(root, "--variant=apt", "--skip=cleanup/apt", release=release)
         if (resolver := pathlib.Path("/etc/resolv.conf")).exists():
             shutil.copy(resolver, root / "etc")
+        self.certificates = {}
+        for name in CERTIFICATES:
+            if file := os.environ.get(name):
+                shutil.copy(file, root / "etc" / "host-certificates.pem")
+                self.certificates[name] = "/etc/host-certificates.pem"
         run("mount", "-t", "proc", "proc", root / "proc")
+        run("mount", "-t", "devpts", "devpts", root / "dev" / "pts")
         run("mount", "-t", "tmpfs", "tmpfs", root / "dev" / "shm")
         self.show("/sys", "sys")
 
@@ -90,7 +98,7 @@ class System:
 
     def run(self, *command, fails=False, **added):
         return run("chroot", self.root, *command, fails=fails, DEBIAN_FRONTEND="noninteractive",
-                   PATH="/usr/sbin:/usr/bin:/sbin:/bin", **added)
+                   PATH="/usr/sbin:/usr/bin:/sbin:/bin", **self.certificates, **added)
 
     def install(self, package, *options):
         shutil.copy(package, self.root / "tmp")

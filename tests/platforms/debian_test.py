@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Builds and tests Lockstep in a fresh system of another release of Debian, with its compiler.
 
-debian_test.py PART --release RELEASE --source FOLDER --scratch FOLDER [--torch FOLDER]
+debian_test.py PART --release RELEASE --source FOLDER --scratch FOLDER [--torch TORCH]
 PART is no_torch: the components without LibTorch and their tests, with all packages of `./dev`;
-or demo: `./dev demo`, which installs its packages, with this host's LibTorch.
+demo: `./dev demo`, which installs its packages, with the LibTorch in the folder TORCH; or
+all: `./dev test` with the version TORCH from PyPI, for the release's Python.
 Skipped without root, or if the release cannot be fetched.
 """
 
@@ -81,24 +82,33 @@ def no_torch(system, args):
 
 
 def demo(system, args):
-    system.show(args.torch.absolute(), "opt/libtorch")
+    system.show(pathlib.Path(args.torch).absolute(), "opt/libtorch")
     system.run("/src/dev", "demo", LOCKSTEP_TORCH="/opt/libtorch", CCACHE_DIR="/ccache")
+
+
+def all_tests(system, args):
+    tested = system.run("/src/dev", "test", "--torch", args.torch, CCACHE_DIR="/ccache",
+                        PIP_CONSTRAINT="")
+    print(re.search(r"^\d+% tests passed.*", tested, re.MULTILINE)[0])
+
+
+PARTS = {"no_torch": no_torch, "demo": demo, "all": all_tests}
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("part", choices=("no_torch", "demo"))
+    parser.add_argument("part", choices=PARTS)
     parser.add_argument("--release", required=True, help="the release of Debian, by its name")
     parser.add_argument("--source", type=pathlib.Path, required=True)
     parser.add_argument("--scratch", type=pathlib.Path, required=True)
-    parser.add_argument("--torch", type=pathlib.Path, help="the folder of LibTorch, for demo")
+    parser.add_argument("--torch", help="the folder or, for all, the version of LibTorch")
     parser.add_argument("--in-own-mounts", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if own_release()[0] != "debian":
         skip("this host is no Debian, whose archive has the release")
     if not args.in_own_mounts:
         in_own_mounts(args.scratch, {})
-    {"no_torch": no_torch, "demo": demo}[args.part](fresh_system(args), args)
+    PARTS[args.part](fresh_system(args), args)
 
 
 if __name__ == "__main__":
