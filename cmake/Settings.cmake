@@ -26,17 +26,6 @@ if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
                                   CCACHE_NOHASHDIR=1 CCACHE_SLOPPINESS=pch_defines,time_macros
                                   ${CCACHE_PROGRAM})
 endif()
-include(CheckLinkerFlag)
-check_linker_flag(CXX -fuse-ld=mold LOCKSTEP_HAS_MOLD)  # A cross compiler may not find it.
-if(LOCKSTEP_HAS_MOLD)
-  add_link_options(-fuse-ld=mold)
-  execute_process(COMMAND mold --version OUTPUT_VARIABLE mold ERROR_QUIET)
-  if(mold MATCHES "^mold ([0-9.]+)" AND CMAKE_MATCH_1 VERSION_LESS 2.4)
-    # With thread-local variables, its read-only relocations may begin on a page that is not mapped.
-    # Then the program does not start (github.com/rui314/mold/issues/1151).
-    add_link_options(-Wl,-z,norelro)
-  endif()
-endif()
 
 add_library(lockstep_settings INTERFACE)
 target_compile_options(lockstep_settings INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Wconversion
