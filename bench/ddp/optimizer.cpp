@@ -21,7 +21,8 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(
   if (options.optimizer == "zero1" || options.optimizer == "zero2") {
     using Zero = lockstep::ZeroRedundancyOptimizer<Adam>;
     auto zero = std::make_unique<Zero>(parameters, *world, adam);
-    if (options.optimizer == "zero2") work.ddp->shard_gradients(*zero);
+    if (options.optimizer == "zero2")
+      dynamic_cast<lockstep::DistributedDataParallelBase&>(*work.ddp).shard_gradients(*zero);
     return zero;
   }
   throw std::runtime_error("there is no optimizer " + options.optimizer);

@@ -14,6 +14,7 @@
 #include "lockstep/parallel/fully_sharded/sharded_units.h"
 #include "lockstep/parallel/fully_sharded/unit_gradients.h"
 #include "lockstep/parallel/gradients/gradient_memory.h"
+#include "lockstep/parallel/gradients/reducer.h"
 #include "lockstep/parallel/gradients/sink_choice.h"
 #include "lockstep/parallel/replicate/module_replica.h"
 #include "lockstep/parallel/replicate/replicas.h"
@@ -239,7 +240,7 @@ FullyShardedBase::FullyShardedBase(std::shared_ptr<torch::nn::Module> module,
       replicas_(setup.replicas),
       has_masters_(!setup.masters.empty()),
       is_there_(!setup.groups.rail && !options.offload),
-      units_(static_cast<const UnitGradients&>(sink()).units()) {}
+      units_(static_cast<const UnitGradients&>(reducer_->sink()).units()) {}
 
 FullyShardedBase::~FullyShardedBase() = default;
 

@@ -138,8 +138,6 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
 // parameters; across hosts, the last two by operators on one thread. Memory from data_ptr() is then
 // valid from an operator on that parameter until one on another unit. initialize(make) copies views
 // of larger tensors at its end.
-//
-// register_comm_hook(), shard_gradients() and join(): unsupported. train_microbatches(): misuse.
 template <class Module>
 class FullyShardedDataParallel : public FullyShardedBase {
  public:

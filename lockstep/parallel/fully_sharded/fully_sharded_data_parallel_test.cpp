@@ -23,6 +23,7 @@
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/rigs/data_parallel_calls.h"
 #include "tests/rigs/sharded_net.h"
 #include "tests/saved_state.h"
 
@@ -341,6 +342,13 @@ TEST(FullySharded, UnitsAreThoseOfThePatternsAndTheRest) {
   EXPECT_EQ(units_with("blocks.*", "blocks.*.up"), by_number);
 }
 
+using Replicated = DistributedDataParallel<Net>;
+using Sharded = FullyShardedDataParallel<Net>;
+static_assert(test::HasCommunicationHooks<Replicated> && !test::HasCommunicationHooks<Sharded>);
+static_assert(test::HasShardedGradients<Replicated> && !test::HasShardedGradients<Sharded>);
+static_assert(test::HasJoin<Replicated> && !test::HasJoin<Sharded>);
+static_assert(test::HasNoiseScale<Replicated> && !test::HasNoiseScale<Sharded>);
+
 TEST(FullySharded, RejectsInvalidOptionsAndCalls) {
   run_in_process(2, [](ProcessGroup& group) {
     const auto net = std::make_shared<Net>();
@@ -354,12 +362,6 @@ TEST(FullySharded, RejectsInvalidOptionsAndCalls) {
                        &text),
               Fault::mismatch);
     FullyShardedDataParallel fsdp(std::make_shared<Net>(), group, by_block);
-    EXPECT_EQ(fault_of([&] { fsdp.register_comm_hook([](auto&) {}); }), Fault::unsupported);
-    EXPECT_EQ(fault_of([&] { fsdp.join([] {}); }), Fault::unsupported);
-    EXPECT_EQ(fault_of([&] {
-                fsdp.train_microbatches(0, [](const GlobalMicrobatch&) { return torch::Tensor(); });
-              }),
-              Fault::misuse);
     const auto other = torch::ones({3}).set_requires_grad(true);
     EXPECT_EQ(
         fault_of([&] { FullyShardedOptimizer<SGD>(fsdp, std::vector{other}, SGDOptions(1e-2)); }),

@@ -111,8 +111,6 @@ DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
 
 DataParallelBase::~DataParallelBase() = default;
 
-const parallel::GradientSink& DataParallelBase::sink() const { return reducer_->sink(); }
-
 std::shared_ptr<parallel::SteppedSlices> DataParallelBase::slices_of(
     const std::vector<at::Tensor>&) const {
   return nullptr;
@@ -187,12 +185,56 @@ void DataParallelBase::count_samples(double samples) {
   microbatches_ ? microbatches_->count_samples(samples) : reducer_->count_samples(samples);
 }
 
-void DataParallelBase::require_allowed(Feature feature) {
+double DataParallelBase::train_microbatches(std::int64_t step, const MicrobatchLoss& loss_of) {
+  require(microbatches_ != nullptr,
+          "train_microbatches: set the option deterministic, the number of microbatches");
+  require(at::GradMode::is_enabled(), "train_microbatches: gradients are disabled");
+  require(synchronize_, "train_microbatches: another call is running");
+  const NoSync alone(synchronize_, /*active=*/true);  // Until all gradients are summed.
+  return microbatches_->run(step, loss_of, replica_->change());
+}
+
+const std::optional<NonFiniteGradient>& DataParallelBase::non_finite() const {
+  return reducer_->agreement().non_finite();
+}
+
+DataParallelStats DataParallelBase::stats() const {
+  const parallel::GradientSink& sink = reducer_->sink();
+  DataParallelStats stats{.is_overlapped = sinks_->is_overlapped() || sink.traits().is_overlapped,
+                          .shards_gradients = features_->has(Feature::shard_gradients),
+                          .has_gradient_views = features_->has(Feature::bucket_views),
+                          .buckets = reducer_->assignment(),
+                          .times = reducer_->times(),
+                          .gradient_memory = sink.memory()};
+  if (microbatches_ != nullptr) {
+    stats.microbatches = microbatches_->microbatches();
+    stats.microbatch_memory = microbatches_->memory();
+  }
+  return stats;
+}
+
+std::unique_ptr<HeldTensors> DataParallelBase::held_tensors() {
+  if (!replica_->shared()) return whole_tensors_of(replica());
+  return slices_held(replica(), replica_->shared(), group());
+}
+
+std::unique_ptr<Stateful> DataParallelBase::state_of_parts(const std::function<void()>&) {
+  return nullptr;
+}
+
+DistributedDataParallelBase::DistributedDataParallelBase(
+    std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
+    const DistributedDataParallelOptions& options)
+    : DataParallelBase(std::move(module), group, options) {}
+
+DistributedDataParallelBase::~DistributedDataParallelBase() = default;
+
+void DistributedDataParallelBase::require_allowed(Feature feature) {
   features_->set(Feature::common_parameters, reducer_->has_others());
   features_->require_allowed(feature);
 }
 
-void DataParallelBase::register_comm_hook(CommunicationHook hook) {
+void DistributedDataParallelBase::register_comm_hook(CommunicationHook hook) {
   require_allowed(Feature::comm_hook);
   require(static_cast<bool>(hook), "register_comm_hook: there is no hook");
   require(!reducer_->has_passed(), "register_comm_hook: a backward pass has been averaged already");
@@ -201,7 +243,7 @@ void DataParallelBase::register_comm_hook(CommunicationHook hook) {
   features_->set(Feature::comm_hook, true);
 }
 
-void DataParallelBase::shard_gradients(WholeParameterOptimizer& optimizer) {
+void DistributedDataParallelBase::shard_gradients(WholeParameterOptimizer& optimizer) {
   require_allowed(Feature::shard_gradients);
   require_cpu(replica(), "shard_gradients");
   require(!reducer_->has_passed(), "shard_gradients: a backward pass has been averaged already");
@@ -218,13 +260,13 @@ void DataParallelBase::shard_gradients(WholeParameterOptimizer& optimizer) {
   optimizer.has_gradients_apart_ = true;
 }
 
-void DataParallelBase::measure(const std::shared_ptr<parallel::GradientNoise>& noise) {
+void DistributedDataParallelBase::measure(const std::shared_ptr<parallel::GradientNoise>& noise) {
   require_allowed(Feature::noise_scale);
   reducer_->agreement().measure(noise);
   features_->set_while(Feature::noise_scale, noise);
 }
 
-void DataParallelBase::join_others(const std::function<void()>& train, const JoinOptions& options) {
+void DistributedDataParallelBase::join_others(const std::function<void()>& train, const JoinOptions& options) {
   require_allowed(Feature::join);
   Join join(group(), options);
   const Joining joining(*replica_, *reducer_, *features_, join);
@@ -237,42 +279,6 @@ void DataParallelBase::join_others(const std::function<void()>& train, const Joi
   }
   replica_->become(join.largest_active_rank());
   reducer_->forget_window();  // The others' last pass may have been under no_sync().
-}
-
-double DataParallelBase::train_microbatches(std::int64_t step, const MicrobatchLoss& loss_of) {
-  require(microbatches_ != nullptr,
-          "train_microbatches: set the option deterministic, the number of microbatches");
-  require(at::GradMode::is_enabled(), "train_microbatches: gradients are disabled");
-  require(synchronize_, "train_microbatches: another call is running");
-  const NoSync alone(synchronize_, /*active=*/true);  // Until all gradients are summed.
-  return microbatches_->run(step, loss_of, replica_->change());
-}
-
-const std::optional<NonFiniteGradient>& DataParallelBase::non_finite() const {
-  return reducer_->agreement().non_finite();
-}
-
-DataParallelStats DataParallelBase::stats() const {
-  DataParallelStats stats{.is_overlapped = sinks_->is_overlapped() || sink().traits().is_overlapped,
-                          .shards_gradients = features_->has(Feature::shard_gradients),
-                          .has_gradient_views = features_->has(Feature::bucket_views),
-                          .buckets = reducer_->assignment(),
-                          .times = reducer_->times(),
-                          .gradient_memory = sink().memory()};
-  if (microbatches_ != nullptr) {
-    stats.microbatches = microbatches_->microbatches();
-    stats.microbatch_memory = microbatches_->memory();
-  }
-  return stats;
-}
-
-std::unique_ptr<HeldTensors> DataParallelBase::held_tensors() {
-  if (!replica_->shared()) return whole_tensors_of(replica());
-  return slices_held(replica(), replica_->shared(), group());
-}
-
-std::unique_ptr<Stateful> DataParallelBase::state_of_parts(const std::function<void()>&) {
-  return nullptr;
 }
 
 std::function<at::Tensor()> average_loss(DataParallelBase& ddp,

@@ -88,7 +88,7 @@ struct DataParallelStats {
   std::vector<at::Tensor> microbatch_memory = {};  // Sums of gradients.
 };
 
-// The part independent of the module's type.
+// What all classes for data parallel training offer, independent of the module's type.
 class LOCKSTEP_API DataParallelBase {
  public:
   // While it exists, gradients accumulate on this rank only: forward() calls and their backward()
@@ -112,32 +112,9 @@ class LOCKSTEP_API DataParallelBase {
   //   const auto no_sync = ddp.no_sync(part + 1 < parts);  // Only the last pass communicates.
   [[nodiscard]] NoSync no_sync(bool active = true);
 
-  // Collective: `hook` replaces the all_reduce of gradients. Errors: misuse after the first
-  // averaged backward() or with another hook; unsupported with sparse or shared parameters.
-  void register_comm_hook(CommunicationHook hook);
-
-  // Collective: stage 2 of ZeRO. A gradient is averaged only on the rank that steps its parameter;
-  // on the others, `.grad` is undefined after backward(). `optimizer` has the same ranks; clip with
-  // its clip_grad_norm_(). Before each averaged pass, gradients must be undefined (zero_grad()'s
-  // default) or come from passes under no_sync().
-  // Errors: misuse after the first averaged backward(), and for parameters that the optimizer does
-  // not step. unsupported with hooks, bucket views, sparse gradients, NoiseScale, join(), CUDA, and
-  // the options share_parameters and deterministic.
-  void shard_gradients(WholeParameterOptimizer& optimizer);
-
   // With GradientMean::over_samples: the number of samples or tokens of the next loss. Zero is
   // allowed if another rank has some. Counts are dropped if backward() throws.
   void count_samples(double samples);
-
-  // Collective: runs `train`, in which ranks may make different numbers of passes. Finished ranks
-  // take part in the others' passes without data; their gradients are then undefined. All ranks end
-  // with the weights and, with broadcast_buffers, the buffers of the last rank that trained.
-  // `train` must not communicate otherwise, for example by SyncBatchNorm. Optimizer states differ
-  // afterwards: make them equal before further training.
-  template <class Train>
-  void join(Train&& train, const JoinOptions& options = {}) {
-    join_others([&] { std::forward<Train>(train)(); }, options);
-  }
 
   // Collective: runs `change` on rank 0, without gradients. `change` may write to parameters and
   // buffers; all ranks get the values. Only `change` and the optimizer may write to shared
@@ -201,9 +178,6 @@ class LOCKSTEP_API DataParallelBase {
   const std::optional<NonFiniteGradient>& non_finite() const;
 
   DataParallelStats stats() const;
-  [[deprecated("use stats().buckets")]] BucketAssignment bucket_assignment() const {
-    return stats().buckets;
-  }
   [[deprecated("use stats().times")]] BackwardTimes backward_times() const { return stats().times; }
   [[deprecated("use stats().gradient_memory")]] std::vector<RegisteredMemory> gradient_memory()
       const {
@@ -241,8 +215,6 @@ class LOCKSTEP_API DataParallelBase {
   // Collective: `change` sets the values on rank 0.
   virtual void initialize_by(const std::function<void()>& change);
 
-  const parallel::GradientSink& sink() const;
-
   template <class Module, class... Arguments>
   decltype(auto) call(Module& module, Arguments&&... arguments) {
     const Forward forward(*this);
@@ -257,9 +229,14 @@ class LOCKSTEP_API DataParallelBase {
     }
   }
 
+  const std::unique_ptr<parallel::Features> features_;
+  const std::unique_ptr<parallel::ModuleReplica> replica_;
+  const std::unique_ptr<parallel::SinkChoice> sinks_;
+  const std::unique_ptr<parallel::Reducer> reducer_;
+  bool synchronize_ = true;
+
  private:
   friend class AveragedModel;
-  friend class NoiseScale;
   friend class SharedOptimizerBase;
   friend LOCKSTEP_API std::function<at::Tensor()> average_loss(DataParallelBase& ddp,
                                                                std::function<at::Tensor()> closure);
@@ -294,23 +271,58 @@ class LOCKSTEP_API DataParallelBase {
   // Not collective.
   virtual std::unique_ptr<HeldTensors> held_tensors();
 
-  // Measures while `noise` exists. Errors: as NoiseScale's constructor.
-  void measure(const std::shared_ptr<parallel::GradientNoise>& noise);
-
   // The state of a derived class that splits parameters; null for whole ones. Loading calls
   // `loaded` once all parameters have values.
   virtual std::unique_ptr<Stateful> state_of_parts(const std::function<void()>& loaded);
 
+  const std::unique_ptr<parallel::DeterministicPass> microbatches_;  // Null unless deterministic.
+};
+
+// What only DistributedDataParallel offers, independent of the module's type.
+class LOCKSTEP_API DistributedDataParallelBase : public DataParallelBase {
+ public:
+  // Collective: `hook` replaces the all_reduce of gradients. Errors: misuse after the first
+  // averaged backward() or with another hook; unsupported with sparse or shared parameters.
+  void register_comm_hook(CommunicationHook hook);
+
+  // Collective: stage 2 of ZeRO. A gradient is averaged only on the rank that steps its parameter;
+  // on the others, `.grad` is undefined after backward(). `optimizer` has the same ranks; clip with
+  // its clip_grad_norm_(). Before each averaged pass, gradients must be undefined (zero_grad()'s
+  // default) or come from passes under no_sync().
+  // Errors: misuse after the first averaged backward(), and for parameters that the optimizer does
+  // not step. unsupported with hooks, bucket views, sparse gradients, NoiseScale, join(), CUDA, and
+  // the options share_parameters and deterministic.
+  void shard_gradients(WholeParameterOptimizer& optimizer);
+
+  // Collective: runs `train`, in which ranks may make different numbers of passes. Finished ranks
+  // take part in the others' passes without data; their gradients are then undefined. All ranks end
+  // with the weights and, with broadcast_buffers, the buffers of the last rank that trained.
+  // `train` must not communicate otherwise, for example by SyncBatchNorm. Optimizer states differ
+  // afterwards: make them equal before further training.
+  template <class Train>
+  void join(Train&& train, const JoinOptions& options = {}) {
+    join_others([&] { std::forward<Train>(train)(); }, options);
+  }
+
+  [[deprecated("use stats().buckets")]] BucketAssignment bucket_assignment() const {
+    return stats().buckets;
+  }
+
+ protected:
+  // Collective.
+  DistributedDataParallelBase(std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
+                              const DistributedDataParallelOptions& options);
+  ~DistributedDataParallelBase() override;
+
+ private:
+  friend class NoiseScale;
+
+  // Measures while `noise` exists. Errors: as NoiseScale's constructor.
+  void measure(const std::shared_ptr<parallel::GradientNoise>& noise);
+
   // Errors: as Features::require_allowed().
   void require_allowed(parallel::Feature feature);
   void join_others(const std::function<void()>& train, const JoinOptions& options);
-
-  const std::unique_ptr<parallel::Features> features_;
-  const std::unique_ptr<parallel::ModuleReplica> replica_;
-  const std::unique_ptr<parallel::SinkChoice> sinks_;
-  const std::unique_ptr<parallel::Reducer> reducer_;
-  const std::unique_ptr<parallel::DeterministicPass> microbatches_;  // Null unless deterministic.
-  bool synchronize_ = true;
 };
 
 // Calls forward() of a module, of a TorchScript module (lockstep/tensor/script_module.h), or of
@@ -343,12 +355,12 @@ class LOCKSTEP_API DataParallelBase {
 // before backward() has reached an output of forward(), the others detect no exception and
 // wait for this rank.
 template <class Module>
-class DistributedDataParallel : public DataParallelBase {
+class DistributedDataParallel : public DistributedDataParallelBase {
  public:
   // Collective: all ranks get rank 0's parameters and buffers.
   DistributedDataParallel(std::shared_ptr<Module> module, const ProcessGroup& group,
                           const DistributedDataParallelOptions& options = {})
-      : DataParallelBase(module, group, options), module_(std::move(module)) {}
+      : DistributedDataParallelBase(module, group, options), module_(std::move(module)) {}
 
   DistributedDataParallel(const torch::nn::ModuleHolder<Module>& holder, const ProcessGroup& group,
                           const DistributedDataParallelOptions& options = {})

@@ -18,7 +18,7 @@ std::shared_ptr<parallel::GradientNoise> made(const NoiseScaleOptions& options) 
 
 }  // namespace
 
-NoiseScale::NoiseScale(DataParallelBase& ddp, const NoiseScaleOptions& options)
+NoiseScale::NoiseScale(DistributedDataParallelBase& ddp, const NoiseScaleOptions& options)
     : noise_(made(options)) {
   ddp.measure(noise_);
 }

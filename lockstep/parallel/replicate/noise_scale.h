@@ -8,10 +8,10 @@
 // Blocking: never. Not collective, but all ranks construct one.
 // Lifetime: `ddp` may be destroyed first. Thread safety: none.
 // Errors: misuse for a batch_size that is not positive, a decay outside of [0, 1), and a second
-// NoiseScale of `ddp`. unsupported with share_parameters, FullyShardedDataParallel, deterministic,
-// shard_gradients(), register_comm_hook(), join(), static_graph, GradientMean::over_samples, sparse
-// gradients, experts and parameters of another DistributedDataParallel. backward() throws mismatch,
-// on all ranks, if only some have one.
+// NoiseScale of `ddp`. unsupported with share_parameters, deterministic, shard_gradients(),
+// register_comm_hook(), join(), static_graph, GradientMean::over_samples, sparse gradients, experts
+// and parameters of another DistributedDataParallel. backward() throws mismatch, on all ranks, if
+// only some have one.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -29,7 +29,7 @@ class GradientNoise;
 
 namespace lockstep {
 
-class DataParallelBase;
+class DistributedDataParallelBase;
 
 struct NoiseScaleOptions {
   // Samples in one backward() of a rank, whose loss is their mean.
@@ -47,7 +47,7 @@ struct NoiseScaleOptions {
 // zero_grad() after each averaged pass. A GradScaler may scale gradients.
 class LOCKSTEP_API NoiseScale {
  public:
-  NoiseScale(DataParallelBase& ddp, const NoiseScaleOptions& options);
+  NoiseScale(DistributedDataParallelBase& ddp, const NoiseScaleOptions& options);
   ~NoiseScale();
   NoiseScale(const NoiseScale&) = delete;
   NoiseScale& operator=(const NoiseScale&) = delete;

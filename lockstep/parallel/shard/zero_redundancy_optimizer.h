@@ -46,7 +46,7 @@ class LOCKSTEP_API WholeParameterOptimizer : public ShardedOptimizer {
                           const ProcessGroup& group);
 
  private:
-  friend class DataParallelBase;
+  friend class DistributedDataParallelBase;
 
   void after_step() override;
   bool has_gradients_apart() const override { return has_gradients_apart_; }
