@@ -39,10 +39,9 @@ int run(const Options& options) {
   auto net = std::make_shared<Net>();
   if (!options.load.empty()) lockstep::load_weights(*net, options.load);
   lockstep::Adam adam(net->parameters(), options.lr);
-  lockstep::DistributedDataParallel ddp(net, world,
-                                        {.deterministic = microbatches,
-                                         .deterministic_threads = torch::get_num_threads(),
-                                         .deterministic_seed = options.seed});
+  lockstep::DeterministicDataParallel ddp(
+      net, world,
+      {.microbatches = microbatches, .threads = torch::get_num_threads(), .seed = options.seed});
   auto data = lockstep::IdxDataset(options.data, /*train=*/true, classes).map(Stack());
   lockstep::DistributedSampler sampler(*data.size(), world,
                                        {.seed = options.seed, .drop_last = true});

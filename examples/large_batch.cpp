@@ -100,8 +100,8 @@ Report train(const std::shared_ptr<Net>& net, const LargeBatchOptions& options,
              const lockstep::ProcessGroup& world) {
   const Method& method = methods().at(options.method);
   const Optimizer optimizer = method.optimizer(*net);
-  lockstep::DistributedDataParallel ddp(
-      net, world, {.deterministic = options.replicas, .deterministic_seed = options.seed});
+  lockstep::DeterministicDataParallel ddp(net, world,
+                                          {.microbatches = options.replicas, .seed = options.seed});
 
   const lockstep::IdxDataset data(options.data, /*train=*/true, classes);
   const std::int64_t global_batch = options.replicas * replica_batch;

@@ -29,6 +29,7 @@
 #include "lockstep/optim/mixed_precision.h"
 #include "lockstep/optim/optimizer_stateful.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/deterministic/deterministic_data_parallel.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/gradients/power_sgd.h"
 #include "lockstep/parallel/local_steps/local_steps.h"

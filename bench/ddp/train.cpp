@@ -4,6 +4,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <lockstep/comm/process_group.h>
 #include <lockstep/optim/mixed_precision.h>
+#include <lockstep/parallel/deterministic/deterministic_data_parallel.h>
 #include <lockstep/parallel/gradients/operator_record.h>
 #include <lockstep/parallel/shared_parameters/shared_optimizer.h>
 #include <sys/resource.h>
@@ -80,9 +81,10 @@ void step(const Workload& work, const Options& options, torch::optim::Optimizer&
     return loss_of(logits, targets);
   };
   if (in_microbatches)
-    work.ddp->train_microbatches(0, [&](const lockstep::GlobalMicrobatch& part) {
-      return loss(part.of(work.inputs), part.of(work.targets));
-    });
+    dynamic_cast<lockstep::DeterministicBase&>(*work.ddp).train_microbatches(
+        0, [&](const lockstep::GlobalMicrobatch& part) {
+          return loss(part.of(work.inputs), part.of(work.targets));
+        });
   else
     loss(work.inputs, work.targets).backward();
   const auto differentiated = Clock::now();

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/ddp/workload.h"
 
+#include <lockstep/parallel/deterministic/deterministic_data_parallel.h>
 #include <lockstep/parallel/gradients/communication_hook.h>
 #include <lockstep/parallel/gradients/power_sgd.h>
 #include <lockstep/parallel/replicate/distributed_data_parallel.h>
@@ -25,8 +26,13 @@ lockstep::DistributedDataParallelOptions ddp_options(const Options& options) {
           .find_unused_parameters = options.find_unused,
           .bucket_cap_mb = options.bucket_cap_mb,
           .overlap = options.overlap,
+          .share_parameters = options.optimizer == "shared"};
+}
+
+lockstep::DeterministicOptions deterministic_options(const Options& options) {
+  return {.microbatches = options.deterministic,
           .share_parameters = options.optimizer == "shared",
-          .deterministic = options.deterministic};
+          .find_unused_parameters = options.find_unused};
 }
 
 torch::Tensor channels_last(const torch::Tensor& tensor) {
@@ -54,6 +60,15 @@ Workload workload(std::shared_ptr<Module> net, torch::Tensor inputs, torch::Tens
     work.forward = [net](const torch::Tensor& x) { return net->forward(x); };
     return work;
   }
+  const auto use = [&work](const auto& ddp) {
+    work.forward = [ddp](const torch::Tensor& x) { return (*ddp)(x); };
+    work.ddp = ddp;
+  };
+  if (options.deterministic > 0) {
+    use(std::make_shared<lockstep::DeterministicDataParallel<Module>>(
+        net, *world, deterministic_options(options)));
+    return work;
+  }
   const auto ddp = std::make_shared<lockstep::DistributedDataParallel<Module>>(
       net, *world, ddp_options(options));
   if (options.bf16) ddp->register_comm_hook(lockstep::bf16_compress_hook());
@@ -62,8 +77,7 @@ Workload workload(std::shared_ptr<Module> net, torch::Tensor inputs, torch::Tens
         lockstep::PowerSGD(*world,
                            {.matrix_approximation_rank = options.power_sgd, .start_step = 2})
             .hook());
-  work.forward = [ddp](const torch::Tensor& x) { return (*ddp)(x); };
-  work.ddp = ddp;
+  use(ddp);
   return work;
 }
 

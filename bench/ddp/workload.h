@@ -25,5 +25,6 @@ struct Workload {
 // The mean loss for images, [N, classes] and [N], or for tokens, [N, T, vocabulary] and [N, T].
 torch::Tensor loss_of(const torch::Tensor& outputs, const torch::Tensor& targets);
 
-// Without `world` the bare model, otherwise in a DistributedDataParallel.
+// Without `world` the bare model, otherwise in a DistributedDataParallel or, with
+// Options::deterministic, a DeterministicDataParallel.
 Workload make_workload(const Options& options, const std::optional<lockstep::ProcessGroup>& world);

@@ -15,6 +15,7 @@
 
 #include "lockstep/comm/in_process.h"
 #include "lockstep/observe/memory_report.h"
+#include "lockstep/parallel/deterministic/deterministic_data_parallel.h"
 #include "lockstep/parallel/gradients/finite_check.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
@@ -176,7 +177,7 @@ TEST(ComplexParameters, HaveTheSameGradientsOnEveryNumberOfRanks) {
   for (const int ranks : {1, 2, 4}) {
     run_in_process(ranks, [&](ProcessGroup& world) {
       auto net = std::make_shared<Net>();
-      Ddp ddp(net, world, {.deterministic = 4});
+      DeterministicDataParallel ddp(net, world, {.microbatches = 4});
       ddp.train_microbatches(0, [&](const GlobalMicrobatch& microbatch) {
         return loss_of(ddp(inputs(microbatch.index)));
       });

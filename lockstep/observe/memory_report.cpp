@@ -15,6 +15,7 @@
 #include "lockstep/comm/values.h"
 #include "lockstep/observe/process_memory.h"
 #include "lockstep/optim/optimizer_state.h"
+#include "lockstep/parallel/deterministic/deterministic_data_parallel.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/gradients/gradient_memory.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
@@ -60,16 +61,21 @@ std::vector<std::string> unit_patterns_of(const DataParallelBase& ddp) {
   return sharded != nullptr ? sharded->unit_patterns() : std::vector<std::string>{};
 }
 
+int microbatches_of(const DataParallelBase& ddp) {
+  const auto* deterministic = dynamic_cast<const DeterministicBase*>(&ddp);
+  return deterministic != nullptr ? deterministic->microbatches() : 0;
+}
+
 class Finder {
  public:
-  Finder(const DataParallelBase& ddp, const torch::optim::Optimizer& optimizer,
-         const std::vector<RegisteredMemory>& given)
+  Finder(const DataParallelBase& ddp, const DataParallelStats& stats,
+         const torch::optim::Optimizer& optimizer, const std::vector<RegisteredMemory>& given)
       : mappings_(observe::mappings_of_this_process()) {
     for (const RegisteredMemory& memory : given) add(caches, memory.data(), memory.bytes());
-    const DataParallelStats stats = ddp.stats();
     for (const RegisteredMemory& memory : stats.gradient_memory)
       add(buckets, memory.data(), memory.bytes());
-    for (const at::Tensor& sums : stats.microbatch_memory) add(buckets, sums);
+    if (const auto* deterministic = dynamic_cast<const DeterministicBase*>(&ddp))
+      for (const at::Tensor& sums : deterministic->microbatch_memory()) add(buckets, sums);
     if (const auto* shared = dynamic_cast<const SharedOptimizerBase*>(&optimizer))
       for (const at::Tensor& flat : shared->gradient_memory()) add(buckets, flat);
     for (const auto& [name, parameter] : named_parameters(ddp.replica())) {
@@ -230,16 +236,16 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
                                           name + " is on " + parameter.device().str());
   // While all ranks are here, none accesses new memory.
   all.barrier({.label = "memory_report"});
-  const Found mine = Finder(ddp, optimizer, given).found();
+  const DataParallelStats stats = ddp.stats();
+  const Found mine = Finder(ddp, stats, optimizer, given).found();
   const auto state_tensors = all_gather_value(mine.state_tensors, all);
 
   MemoryReport report;
-  const DataParallelStats stats = ddp.stats();
   const MemoryPlan plan{
       .ranks = ddp.group().size(),
       .sharing = sharing_of(ddp, stats, optimizer),
       .state_tensors = *std::max_element(state_tensors.begin(), state_tensors.end()),
-      .deterministic = stats.microbatches,
+      .deterministic = microbatches_of(ddp),
       .units = unit_patterns_of(ddp),
       .gradient_as_bucket_view = stats.has_gradient_views};
   report.predicted = gather(predict_memory(ddp.replica(), plan), ddp.group(), all);

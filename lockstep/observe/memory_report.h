@@ -41,7 +41,8 @@ struct MemoryParts {
   std::size_t optimizer_state = 0;
 
   // Memory for small gradients, memory shared with other ranks for large ones, and with
-  // `deterministic` the sums over microbatches. Allocated even while gradients are undefined.
+  // DeterministicDataParallel the sums over microbatches. Allocated even while gradients are
+  // undefined.
   std::size_t buckets = 0;
 
   // Those passed to memory_report().

@@ -17,6 +17,7 @@
 #include "lockstep/nn/experts.h"
 #include "lockstep/nn/layers.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/deterministic/deterministic_data_parallel.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
@@ -25,6 +26,7 @@
 #include "lockstep/tensor/on_meta.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/rigs/data_parallel_calls.h"
 
 namespace lockstep::observe::memory_report_test {
 namespace {
@@ -53,11 +55,11 @@ constexpr std::size_t elements = 500 * 1001 + 1001 + std::size_t{1001} * 1103 + 
 constexpr std::size_t bytes = elements * sizeof(float);
 
 template <class Ddp>
-void step(Ddp& ddp, torch::optim::Optimizer& optimizer) {
+void step(Ddp& ddp, torch::optim::Optimizer& optimizer,
+          const torch::Tensor& x = torch::randn({4, 500})) {
   optimizer.zero_grad();
-  const torch::Tensor x = torch::randn({4, 500});
   const auto loss_of = [&](const torch::Tensor& rows) { return ddp(rows).pow(2).mean(); };
-  if (ddp.stats().microbatches > 0)
+  if constexpr (test::HasMicrobatches<Ddp>)
     ddp.train_microbatches(
         0, [&](const GlobalMicrobatch& microbatch) { return loss_of(microbatch.of(x)); });
   else
@@ -85,19 +87,24 @@ void expect_near(const MemoryReport& report) {
   expect_near(report.measured.host, report.predicted.host);
 }
 
+template <class Ddp>
+MemoryReport report_after_steps(const ProcessGroup& group, Ddp& ddp,
+                                torch::optim::Optimizer& optimizer) {
+  for (int i = 0; i < 3; ++i) step(ddp, optimizer);
+  const MemoryReport report = memory_report(ddp, optimizer);
+  expect_near(report);
+  EXPECT_EQ(report.measured.ranks.size(), static_cast<std::size_t>(group.size()));
+  EXPECT_EQ(report.resident.size(), static_cast<std::size_t>(group.size()));
+  return report;
+}
+
 // Trains with the optimizer from `make`, and reports.
 template <class Make>
 MemoryReport report_of(const ProcessGroup& group, Make make,
                        const DistributedDataParallelOptions& options = {}) {
   const auto net = std::make_shared<Net>();
   DistributedDataParallel ddp(net, group, options);
-  auto optimizer = make(ddp, net->parameters());
-  for (int i = 0; i < 3; ++i) step(ddp, *optimizer);
-  const MemoryReport report = memory_report(ddp, *optimizer);
-  expect_near(report);
-  EXPECT_EQ(report.measured.ranks.size(), static_cast<std::size_t>(group.size()));
-  EXPECT_EQ(report.resident.size(), static_cast<std::size_t>(group.size()));
-  return report;
+  return report_after_steps(group, ddp, *make(ddp, net->parameters()));
 }
 
 const torch::optim::AdamOptions adam_options(1e-3);
@@ -190,12 +197,10 @@ const Ranks zero_2("zero 2", [](const Rank& rank) {
 const Ranks microbatches("microbatches", [](const Rank& rank) {
   torch::set_num_threads(1);
   ProcessGroup group = init_process_group();
-  const MemoryReport report =
-      report_of(group,
-                [](auto& ddp, const auto& parameters) {
-                  return std::make_unique<SharedOptimizer<Adam>>(ddp, parameters, adam_options);
-                },
-                {.share_parameters = true, .deterministic = 4});
+  const auto net = std::make_shared<Net>();
+  DeterministicDataParallel ddp(net, group, {.microbatches = 4, .share_parameters = true});
+  SharedOptimizer<Adam> adam(ddp, net->parameters(), adam_options);
+  const MemoryReport report = report_after_steps(group, ddp, adam);
   EXPECT_GE(report.measured.host.buckets, static_cast<std::size_t>(rank.world_size) * bytes);
   destroy_process_group(group);
 });
@@ -380,29 +385,32 @@ std::unique_ptr<torch::optim::Optimizer> adam_of(DistributedDataParallel<Tied>& 
 
 TEST(MemoryReport, AParameterWithTwoNamesCountsOnce) {
   torch::set_num_threads(1);
-  for (const TiedCase& given :
-       {TiedCase{}, TiedCase{.options = {.share_parameters = true}}, TiedCase{.zero = true},
-        TiedCase{.zero = true, .zero_2 = true}, TiedCase{.options = {.deterministic = 2}}})
+  for (const TiedCase& given : {TiedCase{}, TiedCase{.options = {.share_parameters = true}},
+                                TiedCase{.zero = true}, TiedCase{.zero = true, .zero_2 = true}})
     for (const int ranks : {1, 2})
       run_in_process(ranks, [&](ProcessGroup& world) {
         SCOPED_TRACE(std::to_string(ranks) + " ranks");
         DistributedDataParallel ddp(std::make_shared<Tied>(), world, given.options);
         const auto adam = adam_of(ddp, given, world);
-        const torch::Tensor x = torch::arange(8).view({4, 2});
-        for (int i = 0; i < 3; ++i) {
-          adam->zero_grad();
-          const auto loss_of = [&](const torch::Tensor& rows) { return ddp(rows).pow(2).mean(); };
-          if (ddp.stats().microbatches > 0)
-            ddp.train_microbatches(
-                i, [&](const GlobalMicrobatch& microbatch) { return loss_of(microbatch.of(x)); });
-          else
-            loss_of(x).backward();
-          adam->step();
-        }
+        for (int i = 0; i < 3; ++i) step(ddp, *adam, torch::arange(8).view({4, 2}));
         const MemoryReport report = memory_report(ddp, *adam);
         expect_near(report);
         expect_near(report.predicted.ranks[0].parameters, tied_bytes);
       });
+}
+
+TEST(MemoryReport, AParameterWithTwoNamesHasOneSumOfMicrobatches) {
+  torch::set_num_threads(1);
+  for (const int ranks : {1, 2})
+    run_in_process(ranks, [&](ProcessGroup& world) {
+      const auto net = std::make_shared<Tied>();
+      DeterministicDataParallel ddp(net, world, {.microbatches = 2});
+      Adam adam(std::vector{net->weight, net->hidden->weight, net->hidden->bias}, adam_options);
+      for (int i = 0; i < 3; ++i) step(ddp, adam, torch::arange(8).view({4, 2}));
+      const MemoryReport report = memory_report(ddp, adam);
+      expect_near(report);
+      expect_near(report.predicted.ranks[0].parameters, tied_bytes);
+    });
 }
 
 TEST(MemoryReport, SharedParametersNeedNoMoreOnTheHostThanOneRank) {

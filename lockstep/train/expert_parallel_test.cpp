@@ -23,6 +23,7 @@
 #include "lockstep/optim/clip_grad_norm.h"
 #include "lockstep/optim/mixed_precision.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/deterministic/deterministic_data_parallel.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "lockstep/parallel/tensor_parallel/check_parallel.h"
@@ -296,11 +297,12 @@ TEST(ExpertParallel, RefusesWhatWouldAverageOtherExperts) {
     EXPECT_EQ(fault_of([&] { DistributedDataParallel(net, world); }, &text), Fault::misuse);
     EXPECT_NE(text.find("experts.down is cut over the 2 ranks of"), text.npos) << text;
     for (const auto& options : {DistributedDataParallelOptions{.share_parameters = true},
-                                DistributedDataParallelOptions{.deterministic = 4},
                                 DistributedDataParallelOptions{.non_finite = NonFinite::skip},
                                 DistributedDataParallelOptions{.mean = GradientMean::over_samples}})
       EXPECT_EQ(fault_of([&] { DistributedDataParallel(net, mesh["ep"], options); }),
                 Fault::unsupported);
+    EXPECT_EQ(fault_of([&] { DeterministicDataParallel(net, mesh["ep"], {.microbatches = 4}); }),
+              Fault::unsupported);
     DistributedDataParallel ddp(net, mesh["ep"]);
     EXPECT_EQ(fault_of([&] { ddp.edit_parameters([] {}); }), Fault::unsupported);
     EXPECT_EQ(fault_of([&] { ddp.join([] {}); }, &text), Fault::unsupported);

@@ -9,6 +9,7 @@
 
 #include "lockstep/nn/sync_batch_norm.h"
 #include "lockstep/observe/memory_report.h"
+#include "lockstep/parallel/deterministic/deterministic_data_parallel.h"
 #include "lockstep/parallel/pipeline/pipeline.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "tests/cuda/trained.h"
@@ -40,8 +41,9 @@ TEST_F(RefusalsOnCuda, SharedParametersAreInCpuMemory) {
 }
 
 TEST_F(RefusalsOnCuda, SoIsWhatIsTheSameOnEveryNumberOfRanks) {
-  expect_refusal([](auto& group, auto net) { Ddp ddp(net, group, {.deterministic = 2}); },
-                 "deterministic: only in CPU memory, and parameter a.weight is on DEVICE");
+  expect_refusal(
+      [](auto& group, auto net) { DeterministicDataParallel ddp(net, group, {.microbatches = 2}); },
+      "DeterministicDataParallel: only in CPU memory, and parameter a.weight is on DEVICE");
 }
 
 TEST_F(RefusalsOnCuda, SoAreShardedGradients) {

@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "lockstep/parallel/replicate/distributed_data_parallel.h"
+#include "lockstep/parallel/deterministic/deterministic_data_parallel.h"
 #include "tests/cuda/first_vector_call.h"
 #include "tests/cuda/trained.h"
 #include "tests/ranks.h"
@@ -43,7 +43,7 @@ const Ranks of_deterministic("vector math with deterministic", [](const Rank&) {
   StandInDevices none;
   run_on(2, none, [](ProcessGroup& group) {
     auto net = std::make_shared<torch::nn::LinearImpl>(2, 2);
-    DistributedDataParallel<torch::nn::LinearImpl> ddp(net, group, {.deterministic = 2});
+    DeterministicDataParallel ddp(net, group, {.microbatches = 2});
     torch::ones({8}).exp();
     destroy_process_group(group);
   });

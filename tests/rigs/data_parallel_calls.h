@@ -6,6 +6,7 @@
 #include <concepts>
 #include <functional>
 
+#include "lockstep/parallel/deterministic/deterministic_data_parallel.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/replicate/noise_scale.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
@@ -19,6 +20,13 @@ concept HasCommunicationHooks =
 template <class Ddp>
 concept HasShardedGradients =
     requires(Ddp& ddp, WholeParameterOptimizer& optimizer) { ddp.shard_gradients(optimizer); };
+
+template <class Ddp>
+concept HasMeanLoss =
+    requires(Ddp& ddp, const std::function<at::Tensor()>& closure) { average_loss(ddp, closure); };
+
+template <class Ddp>
+concept HasNoSync = requires(Ddp& ddp) { ddp.no_sync(); };
 
 template <class Ddp>
 concept HasJoin = requires(Ddp& ddp, const std::function<void()>& train) { ddp.join(train); };

@@ -31,9 +31,9 @@ COMPONENTS = {
 SUBCOMPONENTS = {
     "parallel/detail":          "",
     "parallel/gradients":       "",
-    "parallel/deterministic":          "gradients",
+    "parallel/deterministic":          "gradients replicate",
     "parallel/shard":           "gradients",
-    "parallel/replicate":       "detail deterministic gradients shard",
+    "parallel/replicate":       "detail gradients shard",
     "parallel/local_steps":     "gradients replicate",
     "parallel/shared_parameters":        "gradients replicate",
     "parallel/fully_sharded":   "gradients shared_parameters replicate",

@@ -16,6 +16,7 @@
 #include "lockstep/parallel/deterministic/fixed_state.h"
 #include "lockstep/parallel/gradients/backward_pass.h"
 #include "lockstep/parallel/gradients/reducer.h"
+#include "lockstep/parallel/replicate/replicas.h"
 #include "lockstep/tensor/vector_math.h"
 
 namespace lockstep::parallel {
@@ -35,11 +36,36 @@ class Alone {
 
 void require_threads(std::int64_t threads, int rank, int promised) {
   require(threads == promised, [&] {
-    return "deterministic: rank " + std::to_string(rank) + " computes with " +
+    return "DeterministicDataParallel: rank " + std::to_string(rank) + " computes with " +
            std::to_string(threads) + " intra-op threads, not with " + std::to_string(promised) +
            ", and results depend on it: call torch::set_num_threads(" + std::to_string(promised) +
-           ") at the beginning on every rank, or set deterministic_threads";
+           ") at the beginning on every rank, or set the option threads";
   });
+}
+
+// Collective.
+DeterministicOptions checked(const DeterministicOptions& options, const ProcessGroup& group) {
+  require_same_lines("microbatches " + std::to_string(options.microbatches) + "\nthreads " +
+                         std::to_string(options.threads) + "\nseed " + std::to_string(options.seed),
+                     "the options of DeterministicDataParallel", group);
+  constexpr int most = 1 << 16;
+  require(options.microbatches > 0 && options.microbatches <= most,
+          "DeterministicDataParallel: the number of microbatches is not in the range from 1 to "
+          "65536");
+  require(options.threads > 0, "DeterministicDataParallel: `threads` is not positive");
+  require(options.microbatches % group.size() == 0, [&] {
+    return "DeterministicDataParallel: " + std::to_string(options.microbatches) +
+           " microbatches cannot be divided evenly among " + std::to_string(group.size()) +
+           " ranks";
+  });
+  require(options.threads == 1 || at::globalContext().deterministicAlgorithms(),
+          "DeterministicDataParallel: with several intra-op threads some of LibTorch's kernels add "
+          "in any order unless at::globalContext().setDeterministicAlgorithms(true, false) has "
+          "been called");
+  const auto threads = all_gather_value(at::get_num_threads(), group, {.label = "threads"});
+  for (int rank = 0; rank < group.size(); ++rank)
+    require_threads(threads[static_cast<std::size_t>(rank)], rank, options.threads);
+  return options;
 }
 
 std::int64_t first_changed(const std::vector<std::uint64_t>& before,
@@ -51,34 +77,13 @@ std::int64_t first_changed(const std::vector<std::uint64_t>& before,
 
 }  // namespace
 
-void require_deterministic(const DistributedDataParallelOptions& options,
-                           const ProcessGroup& group) {
-  constexpr int most = 1 << 16;
-  require(options.deterministic > 0 && options.deterministic <= most,
-          "deterministic: the number of microbatches is negative, or more than 65536");
-  require(options.deterministic_threads > 0, "deterministic_threads is not positive");
-  require(options.deterministic % group.size() == 0, [&] {
-    return "deterministic: " + std::to_string(options.deterministic) +
-           " microbatches cannot be divided evenly among " + std::to_string(group.size()) +
-           " ranks";
-  });
-  require(
-      options.deterministic_threads == 1 || at::globalContext().deterministicAlgorithms(),
-      "deterministic: with several intra-op threads some of LibTorch's kernels add in any order "
-      "unless at::globalContext().setDeterministicAlgorithms(true, false) has been called");
-  const auto threads = all_gather_value(at::get_num_threads(), group, {.label = "threads"});
-  for (int rank = 0; rank < group.size(); ++rank)
-    require_threads(threads[static_cast<std::size_t>(rank)], rank, options.deterministic_threads);
-}
-
 DeterministicPass::DeterministicPass(const torch::nn::Module& module, Reducer& reducer,
-                                     const ProcessGroup& group,
-                                     const DistributedDataParallelOptions& options)
+                                     const ProcessGroup& group, const DeterministicOptions& options)
     : module_(module),
       reducer_(reducer),
       group_(group),
-      options_(options),
-      tree_(options.deterministic, group.size()),
+      options_(checked(options, group)),
+      tree_(options.microbatches, group.size()),
       steps_(tree_.steps(group.rank())),
       sums_(reducer.parameters(), tree_, group) {
   settle_vector_math();
@@ -107,7 +112,7 @@ std::vector<DeterministicPass::Outcome> DeterministicPass::compute_microbatches(
     std::vector<Outcome> outcomes(steps_.size());
     for (const MicrobatchTree::Step& next : steps_) {
       drop_gradients();
-      random.begin(options_.deterministic_seed, step, next.microbatch);
+      random.begin(options_.seed, step, next.microbatch);
       outcomes[static_cast<std::size_t>(next.microbatch / group_.size())] =
           compute_microbatch(next, loss_of);
     }
@@ -126,14 +131,14 @@ std::vector<DeterministicPass::Outcome> DeterministicPass::compute_microbatches(
 
 DeterministicPass::Outcome DeterministicPass::compute_microbatch(const MicrobatchTree::Step& step,
                                                                  const MicrobatchLoss& loss_of) {
-  samples_ = 0;
+  reducer_.forget_window();
   const at::Tensor loss =
-      loss_of({.index = step.microbatch, .count = options_.deterministic, .ranks = group_.size()});
+      loss_of({.index = step.microbatch, .count = options_.microbatches, .ranks = group_.size()});
   require(loss.defined() && loss.numel() == 1,
           "train_microbatches: the loss of a microbatch must be a single number");
   loss.backward();
   take_gradients(step);
-  return {.loss = loss.item<double>(), .samples = samples_};
+  return {.loss = loss.item<double>(), .samples = reducer_.count_samples(0)};
 }
 
 // Per microbatch: Errors for left-out gradients must not depend on the rank's share.
@@ -173,7 +178,7 @@ double DeterministicPass::compute(std::int64_t step, const MicrobatchLoss& loss_
   const bool accepted = agreement.accepts(reports, reducer_.parameters(), group_);
   require_agreement({.step = step, .threads = at::get_num_threads(), .changed = changed}, watched);
   const double count =
-      options_.mean == GradientMean::over_samples ? sum.samples : options_.deterministic;
+      options_.mean == GradientMean::over_samples ? sum.samples : options_.microbatches;
   if (accepted) finish(reports, count);
   return sum.loss / count;
 }
@@ -206,7 +211,7 @@ void DeterministicPass::require_agreement(const State& state, const NamedTensors
                                        std::to_string(states[0].step) + " and rank " +
                                        std::to_string(rank) + " in step " +
                                        std::to_string(theirs.step));
-    require_threads(theirs.threads, rank, options_.deterministic_threads);
+    require_threads(theirs.threads, rank, options_.threads);
     if (theirs.changed >= 0)
       throw Error(Fault::unsupported, "train_microbatches: on rank " + std::to_string(rank) +
                                           " a microbatch has changed " +

@@ -1,4 +1,4 @@
-// Implements DistributedDataParallel::train_microbatches(). Thread safety: none.
+// Implements DeterministicDataParallel::train_microbatches(). Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -9,9 +9,8 @@
 #include <vector>
 
 #include "lockstep/comm/process_group.h"
-#include "lockstep/parallel/deterministic/global_microbatch.h"
+#include "lockstep/parallel/deterministic/deterministic_data_parallel.h"
 #include "lockstep/parallel/deterministic/microbatch_sums.h"
-#include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
 #include "lockstep/parallel/gradients/pass_report.h"
 #include "lockstep/tensor/named_tensors.h"
 
@@ -24,25 +23,19 @@ namespace lockstep::parallel {
 class MicrobatchRandom;
 class Reducer;
 
-// Collective. Errors: misuse if the number of ranks does not divide that of microbatches, or a
-// rank's intra-op threads are not deterministic_threads.
-void require_deterministic(const DistributedDataParallelOptions& options,
-                           const ProcessGroup& group);
-
 class DeterministicPass {
  public:
-  // Collective. `module` and `reducer` outlive this object.
+  // Collective. `module` and `reducer` outlive this object. Errors: mismatch for different options.
+  // misuse if the number of ranks does not divide that of microbatches, or a rank has another
+  // number of intra-op threads than `threads`.
   DeterministicPass(const torch::nn::Module& module, Reducer& reducer, const ProcessGroup& group,
-                    const DistributedDataParallelOptions& options);
+                    const DeterministicOptions& options);
 
   double run(std::int64_t step, const MicrobatchLoss& loss_of, const std::string& change);
 
-  int microbatches() const { return options_.deterministic; }
+  int microbatches() const { return options_.microbatches; }
 
   std::vector<at::Tensor> memory() const { return sums_.memory(); }
-
-  // For the current microbatch.
-  void count_samples(double samples) { samples_ += samples; }
 
  private:
   struct Outcome {
@@ -70,7 +63,7 @@ class DeterministicPass {
   const torch::nn::Module& module_;
   Reducer& reducer_;
   const ProcessGroup group_;
-  const DistributedDataParallelOptions options_;
+  const DeterministicOptions options_;
   const MicrobatchTree tree_;
   const std::vector<MicrobatchTree::Step> steps_;
   const MicrobatchSums sums_;
@@ -78,7 +71,6 @@ class DeterministicPass {
   // For the current step.
   std::vector<ParameterUse> uses_;  // By parameter, of this rank's microbatches.
   PassReport report_;
-  double samples_ = 0;
   std::chrono::nanoseconds longest_{};  // Time of a pass's microbatches.
 };
 

@@ -8,7 +8,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/comm/in_process.h"
-#include "lockstep/parallel/deterministic/global_microbatch.h"
+#include "lockstep/parallel/deterministic/deterministic_data_parallel.h"
 #include "tests/fault_of.h"
 
 namespace lockstep::parallel::microbatch_sums_test {

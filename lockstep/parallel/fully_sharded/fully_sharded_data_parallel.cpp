@@ -234,7 +234,8 @@ FullyShardedBase::FullyShardedBase(std::shared_ptr<torch::nn::Module> module,
            .sink =
                [&](const parallel::ModuleReplica& replica, const parallel::SinkChoice& sinks) {
                  return setup.sink(replica, sinks, options);
-               }}),
+               },
+           .sink_needs_own_group = true}),
       unit_patterns_(options.units),
       shard_(setup.shard),
       replicas_(setup.replicas),

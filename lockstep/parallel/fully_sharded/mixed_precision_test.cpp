@@ -23,6 +23,7 @@
 #include "lockstep/comm/in_process.h"
 #include "lockstep/optim/clip_grad_norm.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/deterministic/deterministic_data_parallel.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
@@ -312,9 +313,9 @@ TEST(GradScalerOfRanks, ASumThatOverflowsIsFoundOnAllRanks) {
 const Ranks in_microbatches("mixed precision: in microbatches", [](const Rank&) {
   ProcessGroup world = init_process_group();
   bool bad = false;
-  DistributedDataParallel ddp(
+  DeterministicDataParallel ddp(
       net_with(bad), world,
-      {.share_parameters = true, .non_finite = NonFinite::ignore, .deterministic = 4});
+      {.microbatches = 4, .share_parameters = true, .non_finite = NonFinite::ignore});
   SharedOptimizer<SGD> sgd(ddp, std::vector{ddp.module()->scale}, torch::optim::SGDOptions(1));
   const torch::Tensor before = ddp.module()->scale.detach().clone();
   for (const double scale : {1024.0, 1.0}) {
@@ -496,7 +497,7 @@ const Ranks microbatches("mixed precision: microbatches in bfloat16", [](const R
   ProcessGroup world = init_process_group();
   const auto net = std::make_shared<Cnn>();
   net->eval();
-  DistributedDataParallel ddp(net, world, {.deterministic = 4});
+  DeterministicDataParallel ddp(net, world, {.microbatches = 4});
   Adam adam(net->parameters(), AdamOptions(1e-3));
   for (int step = 0; step < 3; ++step) {
     adam.zero_grad();

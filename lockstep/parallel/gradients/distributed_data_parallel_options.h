@@ -75,17 +75,6 @@ struct DistributedDataParallelOptions {
 
   GradientMean mean = GradientMean::over_ranks;
   NonFinite non_finite = NonFinite::fail;
-
-  // Number of microbatches of a step's global batch, for train_microbatches(); 0 disables it. The
-  // bits are the same on every number of ranks that divides it. More, smaller microbatches take
-  // longer. CPU memory only.
-  int deterministic = 0;
-
-  // Intra-op threads of every rank, set by torch::set_num_threads(). The bits depend on them.
-  int deterministic_threads = 1;
-
-  // Seed of random numbers in train_microbatches(), as for dropout.
-  std::uint64_t deterministic_seed = 0;
 };
 
 // Options of DistributedDataParallel::join(), after PyTorch's Join.

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <string_view>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -17,34 +16,31 @@ struct Exclusion {
   std::vector<Feature> some;
   std::vector<Feature> others;
   std::string_view reason;
-  Fault fault = Fault::unsupported;
 };
 
 // The first row that applies gives the reason.
 const std::vector<Exclusion>& exclusions() {
   using enum Feature;
   static const std::vector<Exclusion> rows{
-      {{no_sync, comm_hook, join},
-       {deterministic},
-       "train_microbatches() sums gradients",
-       Fault::misuse},
-      {{deterministic}, {static_graph}, "use find_unused_parameters"},
-      {{share_parameters, deterministic},
+      {{share_parameters},
        {overlap, bucket_sizes, bucket_views, join},
        "its gradients are averaged after backward(), in no buckets"},
       {{comm_hook, shard_gradients, sparse_gradients},
-       {comm_hook, shard_gradients, share_parameters, deterministic},
+       {comm_hook, shard_gradients, share_parameters},
        "each averages gradients in another way"},
       {{shard_gradients},
        {bucket_views, join},
        "only the rank that steps a parameter has its mean gradient"},
       {{experts},
-       {over_samples, skip_non_finite, share_parameters, deterministic, shard_gradients, join},
+       {over_samples, skip_non_finite, share_parameters, shard_gradients, join},
        "their gradients are means over ranks and not checked, and every forward() needs all ranks"},
       {{noise_scale},
-       {static_graph, over_samples, share_parameters, deterministic, comm_hook, shard_gradients,
-        join, sparse_gradients, experts},
+       {static_graph, over_samples, share_parameters, comm_hook, shard_gradients, join,
+        sparse_gradients, experts},
        "it compares the mean of all gradients with each rank's, of equally many samples"},
+      {{deterministic},
+       {sparse_gradients, experts},
+       "it sums dense gradients of the same parameters over all ranks"},
       {{share_parameters, deterministic, over_samples, shard_gradients, join, noise_scale},
        {common_parameters},
        "only one of the two would average or measure their gradients"},
@@ -80,7 +76,7 @@ constexpr std::string_view name_of(Feature feature) {
     case share_parameters:
       return "share_parameters or FullyShardedDataParallel";
     case deterministic:
-      return "deterministic";
+      return "DeterministicDataParallel";
     case skip_non_finite:
       return "NonFinite::skip";
     case comm_hook:
@@ -89,8 +85,6 @@ constexpr std::string_view name_of(Feature feature) {
       return "shard_gradients()";
     case join:
       return "join()";
-    case no_sync:
-      return "no_sync()";
     case noise_scale:
       return "NoiseScale";
     case sparse_gradients:
@@ -113,11 +107,8 @@ Features::Features(const DistributedDataParallelOptions& options) {
   set(static_graph, options.static_graph);
   set(over_samples, options.mean == GradientMean::over_samples);
   set(skip_non_finite, options.non_finite == NonFinite::skip);
-  for (const auto& [feature, wanted] : {std::pair(share_parameters, options.share_parameters),
-                                        std::pair(deterministic, options.deterministic != 0)}) {
-    if (wanted) require_allowed(feature);
-    set(feature, wanted);
-  }
+  if (options.share_parameters) require_allowed(share_parameters);
+  set(share_parameters, options.share_parameters);
 }
 
 bool Features::has(Feature feature) const {
@@ -132,8 +123,9 @@ void Features::require_allowed(Feature feature) const {
          {std::tie(row.some, row.others), std::tie(row.others, row.some)})
       for (const Feature other : excluded)
         if (contains(side, feature) && has(other))
-          throw Error(row.fault, std::string(name_of(feature)) + " does not go together with " +
-                                     std::string(name_of(other)) + ": " + std::string(row.reason));
+          throw Error(Fault::unsupported,
+                      std::string(name_of(feature)) + " does not go together with " +
+                          std::string(name_of(other)) + ": " + std::string(row.reason));
 }
 
 bool Features::allow_common_parameters() const {

@@ -1,4 +1,5 @@
-// Features of a DistributedDataParallel, and their exclusions.
+// Features of a DistributedDataParallel, and their exclusions. Calls that a class for data parallel
+// training lacks need no row.
 //
 // Thread safety: none.
 
@@ -24,14 +25,14 @@ enum class Feature : std::uint8_t {
   static_graph,
   over_samples,
   share_parameters,
-  deterministic,
   skip_non_finite,
   // By calls.
   comm_hook,
   shard_gradients,
   join,
-  no_sync,
   noise_scale,
+  // By the class.
+  deterministic,
   // By the module.
   sparse_gradients,
   experts,
@@ -52,8 +53,7 @@ class Features {
     users_[static_cast<std::size_t>(feature)] = user;
   }
 
-  // Errors: misuse if `feature` is in use already. If a feature in use excludes it: unsupported, or
-  // misuse for calls that train_microbatches() excludes.
+  // Errors: misuse if `feature` is in use already; unsupported if a feature in use excludes it.
   void require_allowed(Feature feature) const;
 
   // Whether common_parameters is allowed.

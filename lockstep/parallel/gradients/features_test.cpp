@@ -20,20 +20,17 @@ TEST(Features, AreThoseOfTheOptions) {
   const Features features(Options{.overlap = true, .mean = GradientMean::over_samples});
   EXPECT_TRUE(features.has(Feature::overlap));
   EXPECT_TRUE(features.has(Feature::over_samples));
-  EXPECT_FALSE(features.has(Feature::deterministic));
+  EXPECT_FALSE(features.has(Feature::share_parameters));
   EXPECT_FALSE(Features(Options{.overlap = false}).has(Feature::overlap));
 }
 
 TEST(Features, RejectMutuallyExclusiveOptions) {
   std::string text;
-  EXPECT_EQ(fault_of([] { Features(Options{.static_graph = true, .deterministic = 2}); }, &text),
-            Fault::unsupported);
-  EXPECT_NE(text.find("deterministic does not go together with static_graph: use find_unused"),
-            text.npos)
-      << text;
-  EXPECT_EQ(fault_of([] { Features(Options{.bucket_cap_mb = 1, .share_parameters = true}); }),
-            Fault::unsupported);
-  Features(Options{.share_parameters = true, .deterministic = 2});
+  EXPECT_EQ(
+      fault_of([] { Features(Options{.bucket_cap_mb = 1, .share_parameters = true}); }, &text),
+      Fault::unsupported);
+  EXPECT_NE(text.find("does not go together with bucket_cap_mb: its gradients"), text.npos) << text;
+  Features(Options{.static_graph = true, .share_parameters = true});
 }
 
 TEST(Features, BeginOnceAndWithoutThoseThatExcludeThem) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "lockstep/comm/in_process.h"
+#include "lockstep/parallel/deterministic/deterministic_data_parallel.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/shard/zero_redundancy_optimizer.h"
 #include "tests/fault_of.h"
@@ -240,14 +241,18 @@ TEST(GradientsOfTwoModules, AreRefusedWhereOnlyOneCanAverageThem) {
       EXPECT_EQ(fault_of([&] { const Ddp b(nets.b, world, second); }, &text), Fault::unsupported);
       EXPECT_NE(text.find("encoder.weight"), std::string::npos) << text;
     };
-    for (const Options& alone :
-         {Options{.mean = GradientMean::over_samples}, Options{.deterministic = 2}}) {
-      refused(alone, {});
-      refused({}, alone);
-    }
+    const Options over_samples{.mean = GradientMean::over_samples};
+    refused(over_samples, {});
+    refused({}, over_samples);
     refused({}, {.share_parameters = true});
     const Heads nets(few);
+    {
+      const DeterministicDataParallel first(nets.a, world, {.microbatches = 2});
+      EXPECT_EQ(fault_of([&] { const Ddp b(nets.b, world); }), Fault::unsupported);
+    }
     Ddp a(nets.a, world);
+    EXPECT_EQ(fault_of([&] { DeterministicDataParallel(nets.b, world, {.microbatches = 2}); }),
+              Fault::unsupported);
     ZeroRedundancyOptimizer<torch::optim::Adam> adam(nets.a->parameters(), world,
                                                      torch::optim::AdamOptions());
     {

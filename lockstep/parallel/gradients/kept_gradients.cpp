@@ -64,7 +64,7 @@ std::vector<RegisteredMemory> PooledGradients::memory() const {
 
 bool MicrobatchGradients::begin(bool) {
   throw Error(Fault::misuse,
-              "backward(): with deterministic, it runs within train_microbatches() only");
+              "backward(): DeterministicDataParallel runs it within train_microbatches() only");
 }
 
 }  // namespace lockstep::parallel

@@ -49,7 +49,8 @@ Reducer::Reducer(NamedTensors parameters, std::unique_ptr<GradientSink> sink, Gr
       intake_(parameters_, hooks_, std::move(sink), options),
       window_{.touched = std::vector<bool>(parameters_.size()), .change = {}},
       hooks_(parameters_, *this) {
-  if (intake_.device().is_cpu() && !options.share_parameters && options.deterministic == 0)
+  if (intake_.device().is_cpu() && !options.share_parameters &&
+      !features.has(Feature::deterministic))
     agreement_.compare_writes(parameters_);
   const std::string refused = hooks_.refused();
   if (!refused.empty()) Features::refuse_common_parameters(refused);
@@ -77,9 +78,9 @@ void Reducer::prepare(bool synchronize, std::string change) {
   if (synchronize) hooks_.take_charge();
 }
 
-void Reducer::count_samples(double samples) {
+double Reducer::count_samples(double samples) {
   forget_pass_cut_short();
-  window_.samples += samples;
+  return window_.samples += samples;
 }
 
 void Reducer::forget_window() {

@@ -61,7 +61,8 @@ class Reducer final : public GradientOwner {
   // A pass begins when it reaches this tensor, so nested passes belong to it.
   void watch(const at::Tensor& output);
 
-  void count_samples(double samples);
+  // Returns the sum since the last synchronised pass.
+  double count_samples(double samples);
 
   // While set, passes are announced to joined ranks.
   void set_join(Join* join);

@@ -63,10 +63,6 @@ bool checks_finite(const DistributedDataParallelOptions& options) {
   return options.non_finite != NonFinite::ignore;
 }
 
-bool averages_in_backward(const DistributedDataParallelOptions& options) {
-  return options.deterministic == 0 && !options.share_parameters;
-}
-
 struct Cores {
   int threads;  // Including one that would reduce.
   cpu_set_t allowed;
@@ -107,7 +103,7 @@ SinkChoice::SinkChoice(NamedTensors parameters, const std::vector<at::Tensor>& s
     : options_(options),
       parameters_(only_trained(std::move(parameters))),
       is_sparse_(which_are_in(sparse, parameters_)),
-      overlapped_(averages_in_backward(options) &&
+      overlapped_(!options.share_parameters &&
                   agree_on_overlap(options, group, parameters_.front().second.device())),
       group_(overlapped_ || needs_own_group ? group_of_its_own(group) : group) {}
 
@@ -119,7 +115,6 @@ std::unique_ptr<GradientSink> SinkChoice::sink() const {
 
 std::unique_ptr<GradientSink> SinkChoice::dense_sink() const {
   const bool check = checks_finite(options_);
-  if (options_.deterministic != 0) return std::make_unique<MicrobatchGradients>(parameters_, check);
   if (options_.share_parameters)
     return std::make_unique<PooledGradients>(parameters_, group_, check);
   if (group_.size() == 1) return std::make_unique<KeptGradients>(parameters_, check);

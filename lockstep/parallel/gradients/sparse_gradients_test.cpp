@@ -22,6 +22,7 @@
 #include "lockstep/optim/clip_grad_norm.h"
 #include "lockstep/optim/optimizer_stateful.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/deterministic/deterministic_data_parallel.h"
 #include "lockstep/parallel/fully_sharded/fully_sharded_data_parallel.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/replicate/noise_scale.h"
@@ -330,8 +331,8 @@ TEST(SparseGradients, AreRefusedWhereGradientsHaveToBeDense) {
     expect_refused("share_parameters", [&] {
       DistributedDataParallel(net(), world, Options{.share_parameters = true});
     });
-    expect_refused("deterministic",
-                   [&] { DistributedDataParallel(net(), world, Options{.deterministic = 2}); });
+    expect_refused("DeterministicDataParallel",
+                   [&] { DeterministicDataParallel(net(), world, {.microbatches = 2}); });
     expect_refused("FullyShardedDataParallel", [&] { FullyShardedDataParallel(net(), world); });
     DistributedDataParallel ddp(net(), world);
     expect_refused("register_comm_hook()", [&] { ddp.register_comm_hook(bf16_compress_hook()); });

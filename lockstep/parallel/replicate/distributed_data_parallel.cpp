@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
-#include "lockstep/parallel/deterministic/deterministic_pass.h"
 #include "lockstep/parallel/gradients/features.h"
 #include "lockstep/parallel/gradients/join.h"
 #include "lockstep/parallel/gradients/reducer.h"
@@ -44,10 +43,12 @@ void require_cpu(const torch::nn::Module& module, const std::string& option) {
 
 // Collective: checks that options are equal and compatible.
 Features features_of(const std::shared_ptr<torch::nn::Module>& module, const ProcessGroup& group,
-                     const DistributedDataParallelOptions& options) {
+                     const DistributedDataParallelOptions& options, bool is_deterministic) {
   require(module != nullptr, "DistributedDataParallel: there is no module");
   parallel::require_same_options(options, group);
   Features features(options);
+  if (is_deterministic) require_cpu(*module, "DeterministicDataParallel");
+  features.set(Feature::deterministic, is_deterministic);
   if (has_experts(*module)) {
     features.require_allowed(Feature::experts);
     features.set(Feature::experts, true);
@@ -55,10 +56,6 @@ Features features_of(const std::shared_ptr<torch::nn::Module>& module, const Pro
   if (!parallel::sparse_parameters(*module, options.sparse_gradients).empty()) {
     features.require_allowed(Feature::sparse_gradients);
     features.set(Feature::sparse_gradients, true);
-  }
-  if (features.has(Feature::deterministic)) {
-    require_cpu(*module, "deterministic");
-    parallel::require_deterministic(options, group);
   }
   return features;
 }
@@ -94,20 +91,17 @@ DataParallelBase::NoSync::NoSync(bool& synchronize, bool active)
 DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
                                    const ProcessGroup& group,
                                    const DistributedDataParallelOptions& options,
-                                   const Makers& makers)
-    : features_(std::make_unique<Features>(features_of(module, group, options))),
-      replica_(std::make_unique<ModuleReplica>(std::move(module), group, options, makers.store)),
+                                   const Parts& parts)
+    : features_(
+          std::make_unique<Features>(features_of(module, group, options, parts.is_deterministic))),
+      replica_(std::make_unique<ModuleReplica>(std::move(module), group, options, parts.store)),
       sinks_(std::make_unique<parallel::SinkChoice>(
           replica_->averaged_parameters(),
           parallel::sparse_parameters(replica(), options.sparse_gradients), group, options,
-          /*needs_own_group=*/makers.sink != nullptr)),
+          parts.sink_needs_own_group)),
       reducer_(std::make_unique<Reducer>(
-          sinks_->parameters(), makers.sink ? makers.sink(*replica_, *sinks_) : sinks_->sink(),
-          Reducer::Groups{.own = sinks_->group(), .given = group}, options, *features_)),
-      microbatches_(
-          features_->has(Feature::deterministic)
-              ? std::make_unique<parallel::DeterministicPass>(replica(), *reducer_, group, options)
-              : nullptr) {}
+          sinks_->parameters(), parts.sink ? parts.sink(*replica_, *sinks_) : sinks_->sink(),
+          Reducer::Groups{.own = sinks_->group(), .given = group}, options, *features_)) {}
 
 DataParallelBase::~DataParallelBase() = default;
 
@@ -172,26 +166,14 @@ DataParallelBase::Forward::~Forward() {
 
 void DataParallelBase::watch(const at::Tensor& output) { reducer_->watch(output); }
 
-DataParallelBase::NoSync DataParallelBase::no_sync(bool active) {
-  features_->require_allowed(Feature::no_sync);
-  return {synchronize_, active};
-}
+DataParallelBase::NoSync DataParallelBase::no_sync(bool active) { return {synchronize_, active}; }
 
 void DataParallelBase::count_samples(double samples) {
   require(features_->has(Feature::over_samples),
           "count_samples: gradients are means over ranks; set GradientMean::over_samples");
   require(samples >= 0 && std::isfinite(samples),
           "count_samples: the number of samples is negative or not finite");
-  microbatches_ ? microbatches_->count_samples(samples) : reducer_->count_samples(samples);
-}
-
-double DataParallelBase::train_microbatches(std::int64_t step, const MicrobatchLoss& loss_of) {
-  require(microbatches_ != nullptr,
-          "train_microbatches: set the option deterministic, the number of microbatches");
-  require(at::GradMode::is_enabled(), "train_microbatches: gradients are disabled");
-  require(synchronize_, "train_microbatches: another call is running");
-  const NoSync alone(synchronize_, /*active=*/true);  // Until all gradients are summed.
-  return microbatches_->run(step, loss_of, replica_->change());
+  reducer_->count_samples(samples);
 }
 
 const std::optional<NonFiniteGradient>& DataParallelBase::non_finite() const {
@@ -200,17 +182,12 @@ const std::optional<NonFiniteGradient>& DataParallelBase::non_finite() const {
 
 DataParallelStats DataParallelBase::stats() const {
   const parallel::GradientSink& sink = reducer_->sink();
-  DataParallelStats stats{.is_overlapped = sinks_->is_overlapped() || sink.traits().is_overlapped,
-                          .shards_gradients = features_->has(Feature::shard_gradients),
-                          .has_gradient_views = features_->has(Feature::bucket_views),
-                          .buckets = reducer_->assignment(),
-                          .times = reducer_->times(),
-                          .gradient_memory = sink.memory()};
-  if (microbatches_ != nullptr) {
-    stats.microbatches = microbatches_->microbatches();
-    stats.microbatch_memory = microbatches_->memory();
-  }
-  return stats;
+  return {.is_overlapped = sinks_->is_overlapped() || sink.traits().is_overlapped,
+          .shards_gradients = features_->has(Feature::shard_gradients),
+          .has_gradient_views = features_->has(Feature::bucket_views),
+          .buckets = reducer_->assignment(),
+          .times = reducer_->times(),
+          .gradient_memory = sink.memory()};
 }
 
 std::unique_ptr<HeldTensors> DataParallelBase::held_tensors() {
@@ -225,7 +202,7 @@ std::unique_ptr<Stateful> DataParallelBase::state_of_parts(const std::function<v
 DistributedDataParallelBase::DistributedDataParallelBase(
     std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
     const DistributedDataParallelOptions& options)
-    : DataParallelBase(std::move(module), group, options) {}
+    : DataParallelBase(std::move(module), group, options, {}) {}
 
 DistributedDataParallelBase::~DistributedDataParallelBase() = default;
 
@@ -266,7 +243,8 @@ void DistributedDataParallelBase::measure(const std::shared_ptr<parallel::Gradie
   features_->set_while(Feature::noise_scale, noise);
 }
 
-void DistributedDataParallelBase::join_others(const std::function<void()>& train, const JoinOptions& options) {
+void DistributedDataParallelBase::join_others(const std::function<void()>& train,
+                                              const JoinOptions& options) {
   require_allowed(Feature::join);
   Join join(group(), options);
   const Joining joining(*replica_, *reducer_, *features_, join);

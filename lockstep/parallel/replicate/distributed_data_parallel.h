@@ -35,7 +35,6 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/job/step_times.h"
 #include "lockstep/parallel/detail/forward_outputs.h"
-#include "lockstep/parallel/deterministic/global_microbatch.h"
 #include "lockstep/parallel/gradients/communication_hook.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
 #include "lockstep/tensor/script_module.h"
@@ -44,7 +43,6 @@
 namespace lockstep::parallel {
 
 class DataParallelState;
-class DeterministicPass;
 class Features;
 class GradientNoise;
 class GradientSink;
@@ -82,13 +80,9 @@ struct DataParallelStats {
 
   // Registered memory in which gradients may lie; may be empty.
   std::vector<RegisteredMemory> gradient_memory = {};
-
-  // The option `deterministic`. Unless it is 0, buffers are not broadcast and may not change.
-  int microbatches = 0;
-  std::vector<at::Tensor> microbatch_memory = {};  // Sums of gradients.
 };
 
-// What all classes for data parallel training offer, independent of the module's type.
+// The members that all classes for data parallel training have, independent of the module's type.
 class LOCKSTEP_API DataParallelBase {
  public:
   // While it exists, gradients accumulate on this rank only: forward() calls and their backward()
@@ -158,22 +152,6 @@ class LOCKSTEP_API DataParallelBase {
     return has_partially_updated_parameters();
   }
 
-  // Collective: the passes of one step, with the option `deterministic`. Calls `loss_of` for each
-  // of this rank's microbatches, and backward() on the result. Each `.grad` becomes the mean over
-  // the microbatches of all ranks. Returns the mean loss. Both have the same bits on every number
-  // of ranks (docs/guide/shared-parameters.md).
-  // `step` counts the steps of the whole training, also after a resumption, and determines random
-  // numbers. With GradientMean::over_samples, `loss_of` calls count_samples().
-  // Errors: those of backward(). unsupported, with its name, for a BatchNorm or InstanceNorm that
-  // would update running statistics, a SyncBatchNorm in training mode, and a tensor that `loss_of`
-  // changes. misuse if the number of intra-op threads is not deterministic_threads. mismatch if
-  // ranks are in different steps. All gradients are then undefined.
-  double train_microbatches(std::int64_t step, const MicrobatchLoss& loss_of);
-  [[deprecated("renamed to train_microbatches()")]] double train_pieces(
-      std::int64_t step, const MicrobatchLoss& loss_of) {
-    return train_microbatches(step, loss_of);
-  }
-
   // In the last averaged pass, equal on all ranks. Empty with NonFinite::ignore.
   const std::optional<NonFiniteGradient>& non_finite() const;
 
@@ -183,13 +161,6 @@ class LOCKSTEP_API DataParallelBase {
       const {
     return stats().gradient_memory;
   }
-  [[deprecated("use stats().microbatch_memory")]] std::vector<at::Tensor> microbatch_memory()
-      const {
-    return stats().microbatch_memory;
-  }
-  [[deprecated("use stats().microbatches")]] int microbatches() const {
-    return stats().microbatches;
-  }
   [[deprecated("use stats().is_overlapped")]] bool is_overlapped() const {
     return stats().is_overlapped;
   }
@@ -198,18 +169,20 @@ class LOCKSTEP_API DataParallelBase {
   const ProcessGroup& group() const;
 
  protected:
-  // Factories of a derived class.
-  struct Makers {
-    std::function<std::shared_ptr<parallel::ParameterStore>(const torch::nn::Module& module)> store;
-
+  // Replacements by a derived class.
+  struct Parts {
+    std::function<std::shared_ptr<parallel::ParameterStore>(const torch::nn::Module& module)>
+        store = {};
     std::function<std::unique_ptr<parallel::GradientSink>(const parallel::ModuleReplica& replica,
                                                           const parallel::SinkChoice& sinks)>
-        sink;
+        sink = {};
+    bool sink_needs_own_group = false;
+    bool is_deterministic = false;
   };
 
   // Collective.
   DataParallelBase(std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
-                   const DistributedDataParallelOptions& options, const Makers& makers = {});
+                   const DistributedDataParallelOptions& options, const Parts& parts);
   virtual ~DataParallelBase();
 
   // Collective: `change` sets the values on rank 0.
@@ -274,11 +247,9 @@ class LOCKSTEP_API DataParallelBase {
   // The state of a derived class that splits parameters; null for whole ones. Loading calls
   // `loaded` once all parameters have values.
   virtual std::unique_ptr<Stateful> state_of_parts(const std::function<void()>& loaded);
-
-  const std::unique_ptr<parallel::DeterministicPass> microbatches_;  // Null unless deterministic.
 };
 
-// What only DistributedDataParallel offers, independent of the module's type.
+// The part of DistributedDataParallel that is independent of the module's type.
 class LOCKSTEP_API DistributedDataParallelBase : public DataParallelBase {
  public:
   // Collective: `hook` replaces the all_reduce of gradients. Errors: misuse after the first
@@ -291,7 +262,7 @@ class LOCKSTEP_API DistributedDataParallelBase : public DataParallelBase {
   // default) or come from passes under no_sync().
   // Errors: misuse after the first averaged backward(), and for parameters that the optimizer does
   // not step. unsupported with hooks, bucket views, sparse gradients, NoiseScale, join(), CUDA, and
-  // the options share_parameters and deterministic.
+  // share_parameters.
   void shard_gradients(WholeParameterOptimizer& optimizer);
 
   // Collective: runs `train`, in which ranks may make different numbers of passes. Finished ranks
@@ -337,13 +308,12 @@ class LOCKSTEP_API DistributedDataParallelBase : public DataParallelBase {
 // gradients are averaged as pairs of reals. Modules that share parameters may have a
 // DistributedDataParallel each. Shared gradients are averaged once, in one backward() over both
 // losses or in consecutive ones. All ranks call the two forward()s in the same order. Unsupported
-// for such modules: share_parameters, deterministic, GradientMean::over_samples, shard_gradients()
-// and join().
+// for such modules: share_parameters, GradientMean::over_samples, shard_gradients() and join().
 //
 // Gradients of experts that parallelize_module() has cut over ranks (lockstep/nn/experts.h) are
 // means after backward(). They are not checked for infinities and NaN, and are kept when others
 // become undefined. Unsupported with experts: GradientMean::over_samples, NonFinite::skip,
-// share_parameters, deterministic, shard_gradients(), join() and edit_parameters().
+// share_parameters, shard_gradients(), join() and edit_parameters().
 //
 // CUDA: all parameters may be on local_device(). Gradients are reduced there, on the
 // thread's current stream or, with overlap, on another, for which backward()'s stream

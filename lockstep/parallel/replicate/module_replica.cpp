@@ -107,7 +107,7 @@ ModuleReplica::ModuleReplica(std::shared_ptr<torch::nn::Module> module, const Pr
                              const MakeStore& make_store)
     : module_(std::move(module)),
       group_(group),
-      broadcasts_buffers_(options.broadcast_buffers && options.deterministic == 0),
+      broadcasts_buffers_(options.broadcast_buffers),
       without_value_(first_without_value(*module_)),
       shared_(replicate(*module_, group, options.share_parameters, make_store)),
       recorded_(*module_, /*with_forms=*/shared_ == nullptr) {}

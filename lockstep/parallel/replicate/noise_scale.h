@@ -8,7 +8,7 @@
 // Blocking: never. Not collective, but all ranks construct one.
 // Lifetime: `ddp` may be destroyed first. Thread safety: none.
 // Errors: misuse for a batch_size that is not positive, a decay outside of [0, 1), and a second
-// NoiseScale of `ddp`. unsupported with share_parameters, deterministic, shard_gradients(),
+// NoiseScale of `ddp`. unsupported with share_parameters, shard_gradients(),
 // register_comm_hook(), join(), static_graph, GradientMean::over_samples, sparse gradients, experts
 // and parameters of another DistributedDataParallel. backward() throws mismatch, on all ranks, if
 // only some have one.

@@ -69,9 +69,7 @@ std::string text_of(const DistributedDataParallelOptions& options) {
   text << "\ngradient_as_bucket_view " << options.gradient_as_bucket_view << "\nshare_parameters "
        << options.share_parameters << "\nmean "
        << (options.mean == GradientMean::over_ranks ? "over_ranks" : "over_samples")
-       << "\nnon_finite " << name_of(options.non_finite) << "\ndeterministic "
-       << options.deterministic << "\ndeterministic_threads " << options.deterministic_threads
-       << "\ndeterministic_seed " << options.deterministic_seed << "\nsparse_gradients";
+       << "\nnon_finite " << name_of(options.non_finite) << "\nsparse_gradients";
   for (const std::string& name : options.sparse_gradients) text << ' ' << name;
   text << '\n';
   return text.str();

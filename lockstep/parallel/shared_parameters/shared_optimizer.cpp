@@ -5,6 +5,7 @@
 
 #include "lockstep/base/error.h"
 #include "lockstep/optim/optimizer_options.h"
+#include "lockstep/parallel/gradients/features.h"
 #include "lockstep/parallel/gradients/reducer.h"
 #include "lockstep/parallel/replicate/module_replica.h"
 #include "lockstep/parallel/replicate/parameter_store.h"
@@ -24,9 +25,10 @@ std::shared_ptr<parallel::ParameterStore> shared_parameters_of(
 const ProcessGroup& require_exact_norms(const ProcessGroup& group, bool is_layerwise,
                                         bool is_deterministic) {
   if (is_layerwise && is_deterministic)
-    throw Error(Fault::unsupported,
-                "SharedOptimizer: with deterministic, LARS and LAMB would have norms whose bits "
-                "depend on the number of ranks");
+    throw Error(
+        Fault::unsupported,
+        "SharedOptimizer: with DeterministicDataParallel, LARS and LAMB would have norms whose "
+        "bits depend on the number of ranks");
   return group;
 }
 
@@ -44,10 +46,10 @@ void require_same_hyperparameters(const torch::optim::Optimizer& optimizer,
 SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Groups& groups,
                                          std::unique_ptr<torch::optim::OptimizerOptions> defaults,
                                          Make make, bool is_layerwise)
-    : ShardedOptimizer(
-          groups, std::move(defaults), std::move(make),
-          require_exact_norms(ddp.stepping_group(), is_layerwise, ddp.microbatches_ != nullptr)),
-      are_means_(ddp.microbatches_ != nullptr),
+    : ShardedOptimizer(groups, std::move(defaults), std::move(make),
+                       require_exact_norms(ddp.stepping_group(), is_layerwise,
+                                           ddp.features_->has(parallel::Feature::deterministic))),
+      are_means_(ddp.features_->has(parallel::Feature::deterministic)),
       parameters_(shared_parameters_of(*ddp.replica_)),
       slices_(ddp.slices_of(all_parameters())) {
   if (slices_ == nullptr)  // `.grad` exists after backward().
@@ -91,7 +93,8 @@ void SharedOptimizerBase::zero_grad(bool set_to_none) {
 }
 
 void SharedOptimizerBase::make_gradients() {
-  require(!are_means_, "clip_grad_norm_: with deterministic, parameters cannot be cut over ranks");
+  require(!are_means_,
+          "clip_grad_norm_: with DeterministicDataParallel, parameters cannot be cut over ranks");
   average();
 }
 
@@ -111,7 +114,8 @@ double SharedOptimizerBase::gradient_norm(double norm_type) {
     average();
     return ShardedOptimizer::gradient_norm(norm_type);
   }
-  require(!slices_->is_averaged(), "clip_grad_norm_: with deterministic, call it once per step");
+  require(!slices_->is_averaged(),
+          "clip_grad_norm_: with DeterministicDataParallel, call it once per step");
   const double norm = norm_of({power_of_norm(all_parameters(), norm_type)}, norm_type);
   average();
   return norm;

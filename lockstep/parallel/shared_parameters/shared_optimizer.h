@@ -10,8 +10,8 @@
 // Thread safety: none.
 // Errors: as ShardedOptimizer's. misuse without share_parameters, and in step() after a shared
 // parameter was moved or written otherwise. mismatch if ranks' options differ. unsupported for LARS
-// and LAMB with `deterministic`: the order of summing squares depends on the number of ranks. If a
-// rank is lost in step(), weights may be partially updated
+// and LAMB with DeterministicDataParallel: the order of summing squares depends on the number of
+// ranks. If a rank is lost in step(), weights may be partially updated
 // (DistributedDataParallel::has_partially_updated_parameters()).
 
 // SPDX-License-Identifier: Apache-2.0
@@ -71,9 +71,9 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
 // `Inner` gets fragments of parameters, so it must step each element separately (is_elementwise,
 // optimizers.h), or only need norms of whole parameters (layerwise.h).
 //
-// With DistributedDataParallel, except with `deterministic`, `.grad` is this rank's own gradient:
-// torch's clip_grad_norm_() would be wrong. step() and this clip_grad_norm_() reset it. A parameter
-// that has a gradient on no rank is not stepped.
+// With DistributedDataParallel, `.grad` is this rank's own gradient: torch's clip_grad_norm_() would
+// be wrong. step() and this clip_grad_norm_() reset it. A parameter that has a gradient on no rank
+// is not stepped.
 //
 // If the number of ranks is a power of two, weights equal the plain optimizer's bit for bit. Only
 // clipping, LARS and LAMB may differ: norms are summed in another order.

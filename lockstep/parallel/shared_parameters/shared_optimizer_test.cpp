@@ -26,6 +26,7 @@
 #include "lockstep/optim/clip_grad_norm.h"
 #include "lockstep/optim/layerwise.h"
 #include "lockstep/optim/optimizers.h"
+#include "lockstep/parallel/deterministic/deterministic_data_parallel.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
@@ -71,6 +72,13 @@ torch::Tensor inputs(int seed) {
 
 torch::Tensor loss_of(const torch::Tensor& output) { return output.square().mean(); }
 
+void expect_equal_weights(const Net& one, const Net& other) {
+  const auto a = one.named_parameters();
+  const auto b = other.named_parameters();
+  for (std::size_t i = 0; i < a.size(); ++i)
+    EXPECT_TRUE(torch::equal(a[i].value(), b[i].value())) << a[i].key();
+}
+
 // A separate replica on each rank, and shared parameters.
 struct Pair {
   explicit Pair(const ProcessGroup& world, DistributedDataParallelOptions options = {})
@@ -81,12 +89,7 @@ struct Pair {
     return options;
   }
 
-  void expect_equal() const {
-    const auto a = plain_net->named_parameters();
-    const auto b = shared_net->named_parameters();
-    for (std::size_t i = 0; i < a.size(); ++i)
-      EXPECT_TRUE(torch::equal(a[i].value(), b[i].value())) << a[i].key();
-  }
+  void expect_equal() const { expect_equal_weights(*plain_net, *shared_net); }
 
   const std::shared_ptr<Net> plain_net = std::make_shared<Net>();
   const std::shared_ptr<Net> shared_net = std::make_shared<Net>();
@@ -366,14 +369,17 @@ void train_in_microbatches(const ProcessGroup& world, Ddp& ddp, Optimizer& adam,
 const Ranks in_microbatches("in microbatches", [](const Rank& rank) {
   torch::set_num_threads(1);
   ProcessGroup world = init_process_group();
-  Pair pair(world, {.deterministic = 4});
-  Adam plain(pair.plain_net->parameters(), AdamOptions(1e-2));
-  SharedOptimizer<Adam> shared(pair.shared, pair.shared_net->parameters(), AdamOptions(1e-2));
-  train_in_microbatches(world, pair.plain, plain, [] {});
-  train_in_microbatches(world, pair.shared, shared, [] {});
-  pair.expect_equal();
-  train_in_microbatches(world, pair.shared, shared, [&] { shared.clip_grad_norm_(0.001); });
-  if (rank.rank == 0) std::cout << sha256(*pair.shared_net) << std::endl;
+  const auto plain_net = std::make_shared<Net>(), shared_net = std::make_shared<Net>();
+  DeterministicDataParallel plain(plain_net, world, {.microbatches = 4});
+  DeterministicDataParallel shared(shared_net, world,
+                                   {.microbatches = 4, .share_parameters = true});
+  Adam plain_adam(plain_net->parameters(), AdamOptions(1e-2));
+  SharedOptimizer<Adam> shared_adam(shared, shared_net->parameters(), AdamOptions(1e-2));
+  train_in_microbatches(world, plain, plain_adam, [] {});
+  train_in_microbatches(world, shared, shared_adam, [] {});
+  expect_equal_weights(*plain_net, *shared_net);
+  train_in_microbatches(world, shared, shared_adam, [&] { shared_adam.clip_grad_norm_(0.001); });
+  if (rank.rank == 0) std::cout << sha256(*shared_net) << std::endl;
   destroy_process_group(world);
 });
 
@@ -619,8 +625,8 @@ const Ranks refusals("refusals", [](const Rank&) {
             }),
             Fault::unsupported);
   EXPECT_EQ(fault_of([&] { DistributedDataParallel(net, world); }), Fault::misuse);
-  DistributedDataParallel microbatches(std::make_shared<Net>(), world,
-                                       {.share_parameters = true, .deterministic = 4});
+  DeterministicDataParallel microbatches(std::make_shared<Net>(), world,
+                                         {.microbatches = 4, .share_parameters = true});
   EXPECT_EQ(fault_of([&] {
               SharedOptimizer<LAMB>(microbatches, microbatches.module()->parameters(),
                                     LAMBOptions());

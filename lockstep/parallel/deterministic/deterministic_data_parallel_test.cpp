@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lockstep/parallel/deterministic/deterministic_pass.h"
+#include "lockstep/parallel/deterministic/deterministic_data_parallel.h"
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
@@ -29,12 +29,12 @@
 #include "lockstep/tensor/named_tensors.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
+#include "tests/rigs/data_parallel_calls.h"
 
-namespace lockstep::parallel::deterministic_pass_test {
+namespace lockstep::parallel::deterministic_data_parallel_test {
 namespace {
 
 using test::fault_of;
-using Options = DistributedDataParallelOptions;
 
 // --- Bits, in processes, since they share no generator ------------------------------------------
 
@@ -97,7 +97,7 @@ void train(const test::Rank&) {
     torch::load(net, folder + "/net");
     torch::load(adam, folder + "/adam");
   }
-  DistributedDataParallel ddp(net, world, {.deterministic = std::stoi(setting("MICROBATCHES"))});
+  DeterministicDataParallel ddp(net, world, {.microbatches = std::stoi(setting("MICROBATCHES"))});
   for (std::int64_t step = from; step < to; ++step) {
     const auto rows =  // As DistributedSampler deals them.
         torch::arange(step * global_batch + world.rank(), (step + 1) * global_batch, world.size());
@@ -134,20 +134,20 @@ std::string printed(int ranks, int microbatches, int from, int to, const std::st
 
 std::string hash_in(const std::string& output) { return output.substr(output.find("sha256")); }
 
-TEST(DeterministicPass, OneTwoAndFourRanksGiveTheSameBits) {
+TEST(DeterministicDataParallel, OneTwoAndFourRanksGiveTheSameBits) {
   const std::string one = printed(1, 8, 0, 6);
   EXPECT_NE(one.find("sha256"), one.npos);
   EXPECT_EQ(printed(2, 8, 0, 6), one);
   EXPECT_EQ(printed(4, 8, 0, 6), one);
 }
 
-TEST(DeterministicPass, NumbersThatAreNoPowersOfTwoGiveTheSameBits) {
+TEST(DeterministicDataParallel, NumbersThatAreNoPowersOfTwoGiveTheSameBits) {
   const std::string one = printed(1, 6, 0, 4);
   EXPECT_EQ(printed(2, 6, 0, 4), one);
   EXPECT_EQ(printed(3, 6, 0, 4), one);
 }
 
-TEST(DeterministicPass, ATrainingGoesOnWithTheSameBitsOnAnotherNumberOfRanks) {
+TEST(DeterministicDataParallel, ATrainingGoesOnWithTheSameBitsOnAnotherNumberOfRanks) {
   const test::ScratchDirectory folder;
   const std::string whole = hash_in(printed(1, 4, 0, 6));
   for (const int ranks : {4, 1}) {
@@ -178,7 +178,7 @@ void for_ranks(int ranks, const std::function<void(ProcessGroup&)>& body) {
   at::set_num_threads(before);
 }
 
-TEST(DeterministicPass, GradientsAreMeansOverAllSamples) {
+TEST(DeterministicDataParallel, GradientsAreMeansOverAllSamples) {
   for_ranks(2, [](ProcessGroup& world) {
     auto whole = linear();
     const torch::Tensor all = inputs(12);
@@ -187,10 +187,10 @@ TEST(DeterministicPass, GradientsAreMeansOverAllSamples) {
     const torch::Tensor mine = all.slice(0, world.rank(), {}, 2);
     for (const bool over_samples : {false, true}) {
       auto net = linear();
-      DistributedDataParallel ddp(
+      DeterministicDataParallel ddp(
           net, world,
-          {.mean = over_samples ? GradientMean::over_samples : GradientMean::over_ranks,
-           .deterministic = 4});
+          {.microbatches = 4,
+           .mean = over_samples ? GradientMean::over_samples : GradientMean::over_ranks});
       for (int step = 0; step < 2; ++step) {
         const double mean = ddp.train_microbatches(step, [&](const GlobalMicrobatch& microbatch) {
           const torch::Tensor out = ddp(microbatch.of(mine)).pow(2).mean(1);
@@ -206,44 +206,48 @@ TEST(DeterministicPass, GradientsAreMeansOverAllSamples) {
   });
 }
 
-TEST(DeterministicPass, OptionsThatCannotBeHonouredAreErrors) {
+TEST(DeterministicDataParallel, OptionsThatCannotBeHonouredAreErrors) {
   for_ranks(2, [](ProcessGroup& world) {
-    const auto fault = [&](const Options& options) {
+    const auto fault = [&](const DeterministicOptions& options) {
       auto net = linear();
-      return fault_of([&] { DistributedDataParallel ddp(net, world, options); });
+      return fault_of([&] { DeterministicDataParallel ddp(net, world, options); });
     };
-    EXPECT_EQ(fault({.deterministic = 3}), Fault::misuse);
-    EXPECT_EQ(fault({.deterministic = -2}), Fault::misuse);
-    EXPECT_EQ(fault({.deterministic = 2, .deterministic_threads = 2}), Fault::misuse);
-    EXPECT_EQ(fault({.overlap = true, .deterministic = 2}), Fault::unsupported);
-    EXPECT_EQ(fault({.static_graph = true, .deterministic = 2}), Fault::unsupported);
-    EXPECT_EQ(fault({.bucket_cap_mb = 1, .deterministic = 2}), Fault::unsupported);
-    EXPECT_EQ(fault({.deterministic = world.rank() == 0 ? 2 : 4}), Fault::mismatch);
+    EXPECT_EQ(fault({}), Fault::misuse);
+    EXPECT_EQ(fault({.microbatches = 3}), Fault::misuse);
+    EXPECT_EQ(fault({.microbatches = -2}), Fault::misuse);
+    EXPECT_EQ(fault({.microbatches = 2, .threads = 2}), Fault::misuse);
+    EXPECT_EQ(fault({.microbatches = world.rank() == 0 ? 2 : 3}), Fault::mismatch);
+    EXPECT_EQ(fault({.microbatches = 2, .find_unused_parameters = world.rank() == 0}),
+              Fault::mismatch);
   });
 }
 
-TEST(DeterministicPass, OtherWaysToSumGradientsAreMisuse) {
+using Plain = DistributedDataParallel<torch::nn::LinearImpl>;
+using Deterministic = DeterministicDataParallel<torch::nn::LinearImpl>;
+static_assert(test::HasMicrobatches<Deterministic> && !test::HasMicrobatches<Plain>);
+static_assert(test::HasNoSync<Plain> && !test::HasNoSync<Deterministic>);
+static_assert(test::HasMeanLoss<Plain> && !test::HasMeanLoss<Deterministic>);
+static_assert(test::HasJoin<Plain> && !test::HasJoin<Deterministic>);
+static_assert(test::HasCommunicationHooks<Plain> && !test::HasCommunicationHooks<Deterministic>);
+static_assert(test::HasShardedGradients<Plain> && !test::HasShardedGradients<Deterministic>);
+static_assert(test::HasNoiseScale<Plain> && !test::HasNoiseScale<Deterministic>);
+
+TEST(DeterministicDataParallel, BackwardOutsideOfAStepIsMisuse) {
   for_ranks(2, [](ProcessGroup& world) {
     auto net = linear();
-    DistributedDataParallel ddp(net, world, {.deterministic = 2});
-    EXPECT_GT(ddp.stats().microbatches, 0);
+    DeterministicDataParallel ddp(net, world, {.microbatches = 2});
+    EXPECT_EQ(ddp.microbatches(), 2);
     EXPECT_FALSE(ddp.stats().is_overlapped);
     std::string text;
     EXPECT_EQ(fault_of([&] { ddp(inputs(2)).sum().backward(); }, &text), Fault::misuse);
     EXPECT_NE(text.find("train_microbatches()"), text.npos) << text;
-    EXPECT_EQ(fault_of([&] { const auto no_sync = ddp.no_sync(); }), Fault::misuse);
-    EXPECT_EQ(fault_of([&] { ddp.join([] {}); }), Fault::misuse);
-    EXPECT_EQ(fault_of([&] { ddp.register_comm_hook({}); }), Fault::misuse);
-    DistributedDataParallel plain(linear(), world);
-    const auto loss_of = [&](const GlobalMicrobatch&) { return plain(inputs(2)).sum(); };
-    EXPECT_EQ(fault_of([&] { plain.train_microbatches(0, loss_of); }), Fault::misuse);
   });
 }
 
-TEST(DeterministicPass, RejectsAndNamesStateThatDependsOnSamples) {
+TEST(DeterministicDataParallel, RejectsAndNamesStateThatDependsOnSamples) {
   for_ranks(2, [](ProcessGroup& world) {
     torch::nn::Sequential net(torch::nn::Linear(6, 4), torch::nn::BatchNorm1d(4));
-    DistributedDataParallel ddp(net, world, {.deterministic = 2});
+    DeterministicDataParallel ddp(net, world, {.microbatches = 2});
     const auto loss_of = [&](const GlobalMicrobatch& microbatch) {
       return ddp(microbatch.of(torch::ones({4, 6}))).sum();
     };
@@ -255,7 +259,7 @@ TEST(DeterministicPass, RejectsAndNamesStateThatDependsOnSamples) {
 
     auto other = linear();
     const torch::Tensor calls = other->register_buffer("calls", torch::zeros({}));
-    DistributedDataParallel counting(other, world, {.deterministic = 2});
+    DeterministicDataParallel counting(other, world, {.microbatches = 2});
     const auto counted = [&](const GlobalMicrobatch& microbatch) {
       if (world.rank() == 1) calls.add_(1);
       return counting(microbatch.of(inputs(2))).sum();
@@ -267,7 +271,7 @@ TEST(DeterministicPass, RejectsAndNamesStateThatDependsOnSamples) {
 
     // max_norm makes rows shorter as they are read.
     torch::nn::Embedding table(torch::nn::EmbeddingOptions(3, 5).max_norm(0.01));
-    DistributedDataParallel reading(table, world, {.deterministic = 2});
+    DeterministicDataParallel reading(table, world, {.microbatches = 2});
     const auto read = [&](const GlobalMicrobatch& microbatch) {
       return reading(microbatch.of(torch::zeros({2}, torch::kLong))).sum();
     };
@@ -289,10 +293,10 @@ struct Choice : torch::nn::Module {
   torch::Tensor c;
 };
 
-TEST(DeterministicPass, UnusedParametersAreZeroIfAnotherMicrobatchUsesThemAndElseAnError) {
+TEST(DeterministicDataParallel, UnusedParametersAreZeroIfAnotherMicrobatchUsesThemAndElseAnError) {
   for_ranks(2, [](ProcessGroup& world) {
     auto net = std::make_shared<Choice>();
-    DistributedDataParallel ddp(net, world, {.find_unused_parameters = true, .deterministic = 4});
+    DeterministicDataParallel ddp(net, world, {.microbatches = 4, .find_unused_parameters = true});
     ddp.train_microbatches(
         0, [&](const GlobalMicrobatch& microbatch) { return ddp(microbatch.index == 3); });
     EXPECT_TRUE(torch::equal(net->a.grad(), torch::ones({3})));
@@ -301,7 +305,7 @@ TEST(DeterministicPass, UnusedParametersAreZeroIfAnotherMicrobatchUsesThemAndEls
 
     auto strict = std::make_shared<Choice>();
     strict->c.set_requires_grad(false);
-    DistributedDataParallel whole(strict, world, {.deterministic = 4});
+    DeterministicDataParallel whole(strict, world, {.microbatches = 4});
     std::string text;
     EXPECT_EQ(fault_of(
                   [&] {
@@ -317,11 +321,11 @@ TEST(DeterministicPass, UnusedParametersAreZeroIfAnotherMicrobatchUsesThemAndEls
   });
 }
 
-TEST(DeterministicPass, GradientsThatAreNotFiniteFailOrAreSkipped) {
+TEST(DeterministicDataParallel, GradientsThatAreNotFiniteFailOrAreSkipped) {
   for_ranks(2, [](ProcessGroup& world) {
     for (const NonFinite choice : {NonFinite::fail, NonFinite::skip, NonFinite::ignore}) {
       auto net = linear();
-      DistributedDataParallel ddp(net, world, {.non_finite = choice, .deterministic = 4});
+      DeterministicDataParallel ddp(net, world, {.microbatches = 4, .non_finite = choice});
       const auto run = [&] {
         ddp.train_microbatches(5, [&](const GlobalMicrobatch& microbatch) {
           return ddp(inputs(1)).sum() * (microbatch.index == 1 ? INFINITY : 1);
@@ -338,10 +342,10 @@ TEST(DeterministicPass, GradientsThatAreNotFiniteFailOrAreSkipped) {
   });
 }
 
-TEST(DeterministicPass, AnExceptionInOneMicrobatchEndsTheStepOnAllRanksAndLeavesNothing) {
+TEST(DeterministicDataParallel, AnExceptionInOneMicrobatchEndsTheStepOnAllRanksAndLeavesNothing) {
   for_ranks(2, [](ProcessGroup& world) {
     auto net = linear();
-    DistributedDataParallel ddp(net, world, {.deterministic = 4});
+    DeterministicDataParallel ddp(net, world, {.microbatches = 4});
     const auto run = [&](int fails) {
       ddp.train_microbatches(0, [&](const GlobalMicrobatch& microbatch) {
         if (microbatch.index == fails) throw std::runtime_error("no");
@@ -369,11 +373,11 @@ TEST(DeterministicPass, AnExceptionInOneMicrobatchEndsTheStepOnAllRanksAndLeaves
   });
 }
 
-TEST(DeterministicPass, RandomNumbersFollowFromSeedStepAndMicrobatchAndDoNotDisturbOthers) {
+TEST(DeterministicDataParallel, RandomNumbersFollowFromSeedStepAndMicrobatchAndDoNotDisturbOthers) {
   for_ranks(1, [](ProcessGroup& world) {
     auto net = linear();
     const auto drawn = [&](std::uint64_t seed, std::int64_t step) {
-      DistributedDataParallel ddp(net, world, {.deterministic = 2, .deterministic_seed = seed});
+      DeterministicDataParallel ddp(net, world, {.microbatches = 2, .seed = seed});
       std::vector<double> numbers;
       ddp.train_microbatches(step, [&](const GlobalMicrobatch&) {
         numbers.push_back(torch::rand({}, torch::kDouble).item<double>());
@@ -396,4 +400,4 @@ TEST(DeterministicPass, RandomNumbersFollowFromSeedStepAndMicrobatchAndDoNotDist
 }
 
 }  // namespace
-}  // namespace lockstep::parallel::deterministic_pass_test
+}  // namespace lockstep::parallel::deterministic_data_parallel_test
