@@ -235,9 +235,9 @@ FullyShardedBase::FullyShardedBase(std::shared_ptr<torch::nn::Module> module,
                [&](const parallel::ModuleReplica& replica, const parallel::SinkChoice& sinks) {
                  return setup.sink(replica, sinks, options);
                },
-           .sink_needs_own_group = true}),
+           .sink_needs_own_group = true,
+           .stepping_group = setup.shard}),
       unit_patterns_(options.units),
-      shard_(setup.shard),
       replicas_(setup.replicas),
       has_masters_(!setup.masters.empty()),
       is_there_(!setup.groups.rail && !options.offload),
@@ -273,18 +273,11 @@ void FullyShardedBase::with_gathered(const std::function<void()>& use) {
   units_->store().with_gathered(parameters, use);
 }
 
-void FullyShardedBase::edit_parameters(const std::function<void()>& change) {
-  follow([this](const auto& first) { DataParallelBase::edit_parameters(first); }, change);
-}
-
-void FullyShardedBase::initialize_by(const std::function<void()>& change) {
-  follow([this](const auto& first) { DataParallelBase::initialize_by(first); }, change);
-}
-
 // With several copies, `change` runs in the first; others follow. After an exception, this rank
 // still makes the calls for which others wait.
-void FullyShardedBase::follow(const std::function<void(const std::function<void()>& change)>& act,
-                              const std::function<void()>& change) {
+void FullyShardedBase::change_values(
+    const std::function<void(const std::function<void()>& change)>& act,
+    const std::function<void()>& change) {
   if (!replicas_ && !has_masters_) return act(change);
   std::exception_ptr error;
   try {
@@ -304,20 +297,20 @@ void FullyShardedBase::follow(const std::function<void(const std::function<void(
   if (error) std::rethrow_exception(error);
 }
 
-parallel::FullyShardedModule FullyShardedBase::sharded_module(const std::function<void()>& loaded) {
+parallel::FullyShardedModule FullyShardedBase::sharded_module() {
   return {.module = const_cast<torch::nn::Module&>(replica()),
           .units = units_,
           .has_values = [this] { return is_initialized(); },
-          .loaded = loaded};
+          .loaded = [this] { replica_->note_values(); }};
 }
 
-std::unique_ptr<Stateful> FullyShardedBase::state_of_parts(const std::function<void()>& loaded) {
-  if (!replicas_ && !has_masters_ && is_there_) return nullptr;
-  return parallel::fully_sharded_state(sharded_module(loaded));
+std::unique_ptr<Stateful> FullyShardedBase::state() {
+  if (!replicas_ && !has_masters_ && is_there_) return DataParallelBase::state();
+  return parallel::fully_sharded_state(sharded_module());
 }
 
 std::unique_ptr<HeldTensors> FullyShardedBase::held_tensors() {
-  return parallel::held_fragments(sharded_module([] {}));
+  return parallel::held_fragments(sharded_module());
 }
 
 }  // namespace lockstep

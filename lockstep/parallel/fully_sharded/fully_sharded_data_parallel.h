@@ -98,8 +98,6 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
   // For all parameters: each host temporarily holds the whole model.
   void with_gathered(const std::function<void()>& use);
 
-  void edit_parameters(const std::function<void()>& change) override;
-
  protected:
   // Collective.
   FullyShardedBase(std::shared_ptr<torch::nn::Module> module, const ProcessGroup& group,
@@ -114,16 +112,13 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
 
   std::shared_ptr<parallel::SteppedSlices> slices_of(
       const std::vector<at::Tensor>& parameters) const override;
-  const ProcessGroup& stepping_group() const override { return shard_; }
-  parallel::FullyShardedModule sharded_module(const std::function<void()>& loaded);
+  parallel::FullyShardedModule sharded_module();
   std::unique_ptr<HeldTensors> held_tensors() override;
-  std::unique_ptr<Stateful> state_of_parts(const std::function<void()>& loaded) override;
-  void initialize_by(const std::function<void()>& change) override;
-  void follow(const std::function<void(const std::function<void()>& change)>& act,
-              const std::function<void()>& change);
+  std::unique_ptr<Stateful> state() override;
+  void change_values(const std::function<void(const std::function<void()>& change)>& act,
+                     const std::function<void()>& change) override;
 
   const std::vector<std::string> unit_patterns_;
-  const ProcessGroup shard_;
   const std::optional<ProcessGroup> replicas_;
   const bool has_masters_;
   const bool is_there_;  // The host's memory holds whole weights.

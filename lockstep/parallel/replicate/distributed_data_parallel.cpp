@@ -101,7 +101,8 @@ DataParallelBase::DataParallelBase(std::shared_ptr<torch::nn::Module> module,
           parts.sink_needs_own_group)),
       reducer_(std::make_unique<Reducer>(
           sinks_->parameters(), parts.sink ? parts.sink(*replica_, *sinks_) : sinks_->sink(),
-          Reducer::Groups{.own = sinks_->group(), .given = group}, options, *features_)) {}
+          Reducer::Groups{.own = sinks_->group(), .given = group}, options, *features_)),
+      stepping_group_(parts.stepping_group.value_or(group)) {}
 
 DataParallelBase::~DataParallelBase() = default;
 
@@ -120,8 +121,14 @@ bool DataParallelBase::has_partially_updated_parameters() const {
   return replica_->is_partially_updated();
 }
 
+void DataParallelBase::change_values(
+    const std::function<void(const std::function<void()>& change)>& act,
+    const std::function<void()>& change) {
+  act(change);
+}
+
 void DataParallelBase::edit_parameters(const std::function<void()>& change) {
-  replica_->edit(change);
+  change_values([this](const auto& first) { replica_->edit(first); }, change);
 }
 
 void DataParallelBase::initialize(
@@ -148,7 +155,7 @@ void DataParallelBase::initialize_as(const MakeModule& make) {
 }
 
 void DataParallelBase::initialize_by(const std::function<void()>& change) {
-  replica_->initialize(change);
+  change_values([this](const auto& first) { replica_->initialize(first); }, change);
 }
 
 bool DataParallelBase::is_initialized() const { return replica_->without_value().empty(); }
@@ -193,10 +200,6 @@ DataParallelStats DataParallelBase::stats() const {
 std::unique_ptr<HeldTensors> DataParallelBase::held_tensors() {
   if (!replica_->shared()) return whole_tensors_of(replica());
   return slices_held(replica(), replica_->shared(), group());
-}
-
-std::unique_ptr<Stateful> DataParallelBase::state_of_parts(const std::function<void()>&) {
-  return nullptr;
 }
 
 DistributedDataParallelBase::DistributedDataParallelBase(

@@ -42,7 +42,6 @@
 
 namespace lockstep::parallel {
 
-class DataParallelState;
 class Features;
 class GradientNoise;
 class GradientSink;
@@ -58,7 +57,6 @@ enum class Feature : std::uint8_t;
 
 namespace lockstep {
 
-class AveragedModel;
 class HeldTensors;
 class NoiseScale;
 class SharedOptimizerBase;
@@ -116,7 +114,7 @@ class LOCKSTEP_API DataParallelBase {
   // Blocking: the others wait for `change`, at most the group's timeout.
   // Errors: the exception of `change` on rank 0, aborted on the others. Changes before the
   // exception take effect on all ranks.
-  virtual void edit_parameters(const std::function<void()>& change);
+  void edit_parameters(const std::function<void()>& change);
 
   // Collective: sets the values of a module on the meta device (tensor/on_meta.h); forward() throws
   // before. Rank 0 calls `fill`, without gradients, for each parameter, then each buffer, in the
@@ -177,6 +175,8 @@ class LOCKSTEP_API DataParallelBase {
                                                           const parallel::SinkChoice& sinks)>
         sink = {};
     bool sink_needs_own_group = false;
+    // The ranks that together step each shared parameter; default: all.
+    std::optional<ProcessGroup> stepping_group = {};
     bool is_deterministic = false;
   };
 
@@ -185,8 +185,19 @@ class LOCKSTEP_API DataParallelBase {
                    const DistributedDataParallelOptions& options, const Parts& parts);
   virtual ~DataParallelBase();
 
-  // Collective: `change` sets the values on rank 0.
-  virtual void initialize_by(const std::function<void()>& change);
+  // Collective: `act(change)` runs `change` on rank 0, which writes to parameters and buffers.
+  virtual void change_values(const std::function<void(const std::function<void()>& change)>& act,
+                             const std::function<void()>& change);
+
+  // As state_of().
+  virtual std::unique_ptr<Stateful> state();
+
+  // Not collective.
+  virtual std::unique_ptr<HeldTensors> held_tensors();
+
+  // Collective: the slices that SharedOptimizer steps; null to make them from each `.grad`.
+  virtual std::shared_ptr<parallel::SteppedSlices> slices_of(
+      const std::vector<at::Tensor>& parameters) const;
 
   template <class Module, class... Arguments>
   decltype(auto) call(Module& module, Arguments&&... arguments) {
@@ -209,14 +220,14 @@ class LOCKSTEP_API DataParallelBase {
   bool synchronize_ = true;
 
  private:
-  friend class AveragedModel;
   friend class SharedOptimizerBase;
+  friend class parallel::RankStages;
   friend LOCKSTEP_API std::function<at::Tensor()> average_loss(DataParallelBase& ddp,
                                                                std::function<at::Tensor()> closure);
   friend LOCKSTEP_API std::unique_ptr<Stateful> state_of(DataParallelBase& ddp);
-  friend class parallel::DataParallelState;
-  friend class parallel::RankStages;
+  friend LOCKSTEP_API std::unique_ptr<HeldTensors> held_tensors_of(DataParallelBase& ddp);
 
+  void initialize_by(const std::function<void()>& change);
   void initialize_as(const std::function<std::shared_ptr<torch::nn::Module>()>& make);
 
   class LOCKSTEP_API Forward {
@@ -234,19 +245,7 @@ class LOCKSTEP_API DataParallelBase {
 
   void watch(const at::Tensor& output);
 
-  // Collective: the slices that SharedOptimizer steps; null to make them from each `.grad`.
-  virtual std::shared_ptr<parallel::SteppedSlices> slices_of(
-      const std::vector<at::Tensor>& parameters) const;
-
-  // The ranks that together step each shared parameter.
-  virtual const ProcessGroup& stepping_group() const { return group(); }
-
-  // Not collective.
-  virtual std::unique_ptr<HeldTensors> held_tensors();
-
-  // The state of a derived class that splits parameters; null for whole ones. Loading calls
-  // `loaded` once all parameters have values.
-  virtual std::unique_ptr<Stateful> state_of_parts(const std::function<void()>& loaded);
+  const ProcessGroup stepping_group_;
 };
 
 // The part of DistributedDataParallel that is independent of the module's type.

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "lockstep/parallel/replicate/distributed_data_parallel.h"
 #include "lockstep/parallel/replicate/parameter_store.h"
 #include "lockstep/tensor/distinct_tensors.h"
 #include "lockstep/tensor/module_state.h"
@@ -75,6 +76,8 @@ class HeldSlices final : public HeldTensors {
 };
 
 }  // namespace
+
+std::unique_ptr<HeldTensors> held_tensors_of(DataParallelBase& ddp) { return ddp.held_tensors(); }
 
 std::unique_ptr<HeldTensors> whole_tensors_of(const torch::nn::Module& module) {
   return std::make_unique<WholeTensors>(module);

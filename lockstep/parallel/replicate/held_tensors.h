@@ -25,6 +25,8 @@ class ParameterStore;
 
 namespace lockstep {
 
+class DataParallelBase;
+
 class LOCKSTEP_API HeldTensors {
  public:
   virtual ~HeldTensors() = default;
@@ -46,6 +48,9 @@ class LOCKSTEP_API HeldTensors {
   // On this rank only. Shared parameters are then partially updated.
   virtual void write_alone(const std::function<void()>& change) = 0;
 };
+
+// Lifetime: `ddp` outlives the result.
+LOCKSTEP_API std::unique_ptr<HeldTensors> held_tensors_of(DataParallelBase& ddp);
 
 LOCKSTEP_API std::unique_ptr<HeldTensors> whole_tensors_of(const torch::nn::Module& module);
 

@@ -47,7 +47,7 @@ SharedOptimizerBase::SharedOptimizerBase(const DataParallelBase& ddp, const Grou
                                          std::unique_ptr<torch::optim::OptimizerOptions> defaults,
                                          Make make, bool is_layerwise)
     : ShardedOptimizer(groups, std::move(defaults), std::move(make),
-                       require_exact_norms(ddp.stepping_group(), is_layerwise,
+                       require_exact_norms(ddp.stepping_group_, is_layerwise,
                                            ddp.features_->has(parallel::Feature::deterministic))),
       are_means_(ddp.features_->has(parallel::Feature::deterministic)),
       parameters_(shared_parameters_of(*ddp.replica_)),

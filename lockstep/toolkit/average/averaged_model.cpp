@@ -102,7 +102,7 @@ AveragingRule swa() { return {}; }
 
 AveragedModel::AveragedModel(DataParallelBase& ddp, const AveragingRule& rule,
                              const AveragedModelOptions& options)
-    : AveragedModel(ddp.replica(), ddp.held_tensors(), rule, options) {}
+    : AveragedModel(ddp.replica(), held_tensors_of(ddp), rule, options) {}
 
 AveragedModel::AveragedModel(const torch::nn::Module& module, const AveragingRule& rule,
                              const AveragedModelOptions& options)
