@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/job/record.h"
 
+#include <dlfcn.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <signal.h>
@@ -79,15 +80,21 @@ bool may_be_replaced(const std::string& path) {
 }
 
 // Replaces the file in TORCHELASTIC_ERROR_FILE atomically, mode 0600. Follows no symbolic links
-// except /proc/self/fd/N. Ignores errors: the caller already handles a more important one.
-void write_error_file(const ErrorReport& report) noexcept {
+// except /proc/self/fd/N. Returns false on errors: the caller already handles a more important one.
+bool write_error_file(const ErrorReport& report) noexcept {
   const char* path = read_variable("TORCHELASTIC_ERROR_FILE");
-  if (path == nullptr) return;
+  if (path == nullptr) return false;
   try {
     const std::string text = json(report);
-    if (may_be_replaced(path)) return write_small_file(path, text);
-    if (const FileDescriptor file = open_file(path)) write_all(file.get(), text);
+    if (may_be_replaced(path)) {
+      write_small_file(path, text);
+      return true;
+    }
+    const FileDescriptor file = open_file(path);
+    if (file) write_all(file.get(), text);
+    return static_cast<bool>(file);
   } catch (...) {  // A full disk, or no memory.
+    return false;
   }
 }
 
@@ -124,20 +131,27 @@ bool is_child_of_rank() {
   });
 }
 
-// `is_ending`: this process will not return, so peers must not wait.
-void tell_peers(const std::string& text, std::optional<Fault> fault, bool is_ending) {
+// Programs that a rank starts inherit its variables. Launchers start ranks as group leaders.
+bool is_rank() { return places().pid != 0 || ::getpgrp() == ::getpid(); }
+
+// Returns false without peers. `is_ending`: this process will not return, so peers must not wait.
+bool tell_peers(const std::string& text, std::optional<Fault> fault, bool is_ending) {
   Places& ours = places();
+  bool has_peers = false;
   const std::lock_guard lock(ours.mutex);
   for (const Place& place : ours.taken) {
     if (!place.is_of(this_process())) continue;  // Another process has the slot.
     place.page->write_exit_report(place.slot, text, fault);
+    has_peers = true;
     if (is_ending && place.phase() == JobControlBlock::Phase::alive)
       place.page->abandon(place.slot);
   }
+  return has_peers;
 }
 
 enum class Telling { not_yet, now, done };
 std::atomic<Telling> telling{Telling::not_yet};
+std::atomic<bool> launcher_has_report{false};
 
 template <class Report>
 void tell_once(const Report& report) noexcept {
@@ -155,13 +169,12 @@ void tell(const std::exception_ptr& error, bool is_ending) noexcept {
   if (!error) return;
   tell_once([&] {
     ErrorReport report{.message = exception_text(error), .is_consequence = is_consequence(error)};
-    if (!report.is_consequence) tell_peers(report.message, fault_in(error), is_ending);
+    const bool told =
+        !report.is_consequence && tell_peers(report.message, fault_in(error), is_ending);
     if (is_ending) report.call_stack = call_stack(2);
-    write_error_file(report);
+    launcher_has_report = (write_error_file(report) && is_rank()) || told;
   });
 }
-
-std::terminate_handler handler_before = nullptr;
 
 // `lockstep run` reports the first failure for all ranks; other messages would repeat it.
 LogLevel level_of_report() {
@@ -179,44 +192,70 @@ void log_end(const std::exception_ptr& error, std::string_view consequence) {
 }
 
 // The default handler's message would repeat the launcher's report.
-bool repeats_report() {
+bool repeats_report([[maybe_unused]] std::terminate_handler handler) {
 #ifdef __GLIBCXX__
-  return telling == Telling::done && level_of_report() == LogLevel::info &&
-         handler_before == __gnu_cxx::__verbose_terminate_handler;
+  return launcher_has_report && level_of_report() == LogLevel::info &&
+         handler == __gnu_cxx::__verbose_terminate_handler;
 #else
   return false;
 #endif
 }
 
-// This handler usually prints the exception's type, so a derived Error is passed as a plain one.
-void call_handler_before() {
-  if (repeats_report()) {
+// `handler` usually prints the exception's type, so a derived Error is passed as a plain one.
+void call_former(std::terminate_handler handler) {
+  if (repeats_report(handler)) {
     if (const std::exception_ptr error = std::current_exception()) log_end(error, "");
     return;  // The runtime then aborts.
   }
   try {
     if (const std::exception_ptr error = std::current_exception()) std::rethrow_exception(error);
   } catch (const Error& known) {
-    if (typeid(known) == typeid(Error)) return handler_before();
+    if (typeid(known) == typeid(Error)) return handler();
     try {
       throw Error(known);
     } catch (const Error&) {
-      return handler_before();
+      return handler();
     }
   } catch (...) {  // Another library's exception.
   }
-  handler_before();
+  handler();
 }
 
-// Called at the throw. The previous handler ends the process, so other terminating threads wait for
+// Called at the throw. The former handler ends the process, so other terminating threads wait for
 // the report.
-void on_terminate() {
+void report_and_call(std::terminate_handler former) {
   const Deadline deadline = in(std::chrono::seconds(1));
   if (telling == Telling::not_yet) tell(std::current_exception(), true);
   while (telling == Telling::now && Clock::now() < deadline)
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  call_handler_before();
+  call_former(former);
 }
+
+// init_process_group() installs a second handler if the program has replaced the first one, which
+// the program's handler may call.
+std::terminate_handler former_at_load = nullptr;
+std::terminate_handler former_in_group = nullptr;
+pid_t loaded_in = 0;
+
+void on_terminate_since_load() {
+  const bool is_child_without_group = places().pid == 0 && loaded_in != this_process();
+  is_child_without_group ? former_at_load() : report_and_call(former_at_load);
+}
+
+void on_terminate_in_group() { report_and_call(former_in_group); }
+
+// Also reports exceptions before init_process_group() if this process is a launcher's rank. Python
+// has its own reports, and loads this library late.
+bool watch_rank_since_load() {
+  if (read_variable("TORCHELASTIC_ERROR_FILE") == nullptr) return false;
+  if (::dlsym(RTLD_DEFAULT, "Py_IsInitialized") != nullptr) return false;
+  loaded_in = this_process();
+  former_at_load = std::get_terminate();
+  std::set_terminate(on_terminate_since_load);
+  return true;
+}
+
+[[maybe_unused]] const bool is_watched_since_load = watch_rank_since_load();
 
 int exit_code_of(const std::exception_ptr& error) {
   const auto fault = fault_in(error);
@@ -228,8 +267,9 @@ int exit_code_of(const std::exception_ptr& error) {
 void report_uncaught_exceptions() {
   static std::once_flag installed;
   std::call_once(installed, [] {
-    handler_before = std::get_terminate();
-    std::set_terminate(on_terminate);
+    if (std::get_terminate() == on_terminate_since_load) return;
+    former_in_group = std::get_terminate();
+    std::set_terminate(on_terminate_in_group);
   });
   Places& ours = places();
   const std::lock_guard lock(ours.mutex);
@@ -256,8 +296,8 @@ void record_last_exception(std::string_view text, std::string_view traceback,
     const ErrorReport report{.message = std::string(text),
                              .traceback = std::string(traceback),
                              .is_consequence = is_consequence};
-    if (!is_consequence) tell_peers(report.message, fault, true);
-    write_error_file(report);
+    const bool told = !is_consequence && tell_peers(report.message, fault, true);
+    launcher_has_report = (write_error_file(report) && is_rank()) || told;
   });
 }
 

@@ -3,9 +3,10 @@
 //   int main() { return lockstep::record([] { train(); }); }
 //
 // Other ranks quote the exception in their Errors; the launcher shows it first.
-// TORCHELASTIC_ERROR_FILE gets it, as by torchrun's @record. Without record(), the terminate
-// handler of init_process_group() does the same. It then calls the previous handler, except for the
-// default one under `lockstep run`, which reports instead.
+// TORCHELASTIC_ERROR_FILE gets it, as by torchrun's @record. Without record(), a terminate handler
+// does the same: of the library if `lockstep run` or torchrun starts a C++ program, otherwise of
+// init_process_group(). It then calls the previous handler, except for the default one under
+// `lockstep run`, which reports instead.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -47,7 +48,7 @@ int record(Body&& body) noexcept {
     return record_main([&]() -> int { return body(); });
 }
 
-// For init_process_group(): installs the terminate handler, once.
+// For init_process_group(): installs the terminate handler once, unless the library has done so.
 LOCKSTEP_API void report_uncaught_exceptions();
 
 // For init_process_group(): record_exception() then also writes the exit report to `slot`. An

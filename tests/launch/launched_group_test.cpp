@@ -2,8 +2,10 @@
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -211,6 +213,95 @@ TEST(LaunchedGroup, ARankThatThrowsDecidesTheExitCode) {
   EXPECT_EQ(done.code, 1) << done.err;
   EXPECT_TRUE(contains(done.err, "out of ideas")) << done.err;
   EXPECT_TRUE(contains(done.err, "rank 1")) << done.err;
+}
+
+// --- Exceptions that nobody catches --------------------------------------------------------------
+
+constexpr const char* no_data = "lockstep::Error: system: there is no dataset";
+
+[[noreturn]] void throw_error() {
+  throw Error(Fault::system, "there is no dataset; to do: install one");
+}
+
+void throw_uncaught() {
+  []() noexcept { throw_error(); }();
+}
+
+const Ranks throws_before_the_group("throws before the group",
+                                    [](const Rank&) { throw_uncaught(); });
+
+TEST(UncaughtException, BeforeTheGroupIsReportedAsALaterOne) {
+  const Finished done = launch(throws_before_the_group, 1);
+  EXPECT_EQ(done.code, 128 + SIGABRT) << done.err;
+  EXPECT_TRUE(contains(done.err, std::string("rank 0 ended with an exception: ") + no_data))
+      << done.err;
+  EXPECT_TRUE(contains(done.err, "to do: install one\n")) << done.err;
+  EXPECT_EQ(std::ranges::count(done.err, '\n'), 3) << done.err;
+}
+
+std::terminate_handler former = nullptr;
+
+const Ranks has_a_handler("has a handler", [](const Rank& rank) {
+  former = std::set_terminate([] {
+    std::fputs("own handler\n", stderr);
+    former();
+  });
+  if (rank.world_size == 1) throw_uncaught();
+  ProcessGroup group = init_process_group();
+  group.barrier();
+  if (rank.rank == 1) throw_uncaught();
+  group.barrier();
+});
+
+TEST(UncaughtException, IsReportedOnceWithTheProgramsHandlerBetweenOurs) {
+  for (const int ranks : {1, 2}) {
+    const Finished done = launch(has_a_handler, ranks);
+    EXPECT_EQ(done.code, 128 + SIGABRT) << done.err;
+    const std::string last = std::to_string(ranks - 1);
+    EXPECT_TRUE(contains(done.err, "rank " + last + " ended with an exception: " + no_data))
+        << done.err;
+    EXPECT_TRUE(contains(done.err, "[" + last + "] own handler\n")) << done.err;
+    EXPECT_FALSE(contains(done.err, "terminate called")) << done.err;
+  }
+}
+
+const Ranks replaces_the_handler("replaces the handler", [](const Rank& rank) {
+  std::set_terminate([] { std::_Exit(42); });
+  ProcessGroup group = init_process_group();
+  group.barrier();
+  if (rank.rank == 1) throw_uncaught();
+  group.barrier();
+});
+
+TEST(UncaughtException, IsReportedIfTheProgramReplacedTheHandlerBeforeItsGroup) {
+  const Finished done = launch(replaces_the_handler, 2);
+  EXPECT_EQ(done.code, 42) << done.err;
+  EXPECT_TRUE(contains(done.err, "lockstep run: rank 1 ")) << done.err;
+  EXPECT_TRUE(contains(done.err, no_data)) << done.err;
+}
+
+const Ranks has_a_child("has a child", [](const Rank&) {
+  const pid_t child = ::fork();
+  if (child == 0) throw_uncaught();
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  std::_Exit(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT ? 3 : 4);
+});
+
+TEST(UncaughtException, IsPrintedByAProgramThatARankStarts) {
+  std::string command = "(";
+  for (const std::string& word : throws_before_the_group.command()) command += "'" + word + "' ";
+  const Finished done =
+      test::run_command({LOCKSTEP_RUN, "-n", "1", "/bin/sh", "-c", command + "); exit 3"});
+  EXPECT_EQ(done.code, 3) << done.err;
+  EXPECT_TRUE(contains(done.err, "[0] terminate called")) << done.err;
+}
+
+TEST(UncaughtException, IsNotTakenFromAForkedChild) {
+  const Finished done = launch(has_a_child, 1);
+  EXPECT_EQ(done.code, 3) << done.err;
+  EXPECT_TRUE(contains(done.err, "lockstep run: rank 0 exited with code 3\n")) << done.err;
+  EXPECT_TRUE(contains(done.err, "[0] terminate called")) << done.err;
 }
 
 // --- Stragglers ----------------------------------------------------------------------------------
