@@ -176,9 +176,11 @@ void WriteLock::refuse(const std::optional<LockHolder>& holder) const {
   std::string text =
       file_.parent_path().string() +
       ": another job, or another Checkpointer of this one, saves its checkpoints here";
-  if (holder) text += ": pid " + std::to_string(holder->pid) + " on " + shown(holder->host);
+  if (holder)
+    text += "; caused by pid " + std::to_string(holder->pid) + " on " + shown(holder->host);
   if (holder && !holder->job.empty()) text += ", job " + shown(holder->job);
-  throw Error(Fault::system, text);
+  throw Error(Fault::system,
+              text + "; to do: wait until the other job ends, end it, or choose another folder");
 }
 
 void require_folder(const fs::path& root) {

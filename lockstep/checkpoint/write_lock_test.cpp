@@ -10,6 +10,7 @@
 #include <thread>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/message_parts.h"
 #include "tests/fault_of.h"
 #include "tests/ranks.h"
 
@@ -36,7 +37,9 @@ class FolderLock : public testing::Test {
 TEST_F(FolderLock, IsRefusedToAnotherJobAndReportsItsHolder) {
   const WriteLock held(root_, first_attempt);
   const std::string text = refusal({.host = "node3", .pid = 44, .job = "c3d4", .attempt = 9});
-  EXPECT_NE(text.find("pid 42 on \"node3\", job \"a1b2\""), text.npos) << text;
+  const MessageParts parts = parts_of(text);
+  EXPECT_EQ(parts.who, "pid 42 on \"node3\", job \"a1b2\"") << text;
+  EXPECT_TRUE(parts.to_do.starts_with("wait until the other job ends")) << text;
 }
 
 TEST_F(FolderLock, NamesNoUnidentifiedHolder) {

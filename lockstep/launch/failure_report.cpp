@@ -3,12 +3,14 @@
 
 #include <fmt/format.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstddef>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
+#include <system_error>
 
 #include "lockstep/base/signal_names.h"
 #include "lockstep/base/text.h"
@@ -43,7 +45,29 @@ std::string remedy_for_signal(const Failure& failure) {
                      failure.rank);
 }
 
-std::string remedy_for_fault(Fault fault) {
+struct SystemRemedy {
+  int error_number;
+  const char* remedy;
+};
+constexpr SystemRemedy system_remedies[] = {
+    {ENOENT, "correct the path, or create what is missing there"},
+    {ENOSPC, "free space on that file system, or choose another folder"},
+    {EDQUOT, "free space in this user's quota, or choose another folder"},
+    {EROFS, "choose a folder on a file system that is mounted for writing"},
+    {EACCES, "give this user access to the path, or choose another one"},
+    {EPERM, "give this user the permission, or choose another path"},
+    {EMFILE, "raise the limit of open files (ulimit -n)"},
+    {ENOMEM, "use less memory: smaller batches, or fewer ranks on this host"}};
+
+// By the text of the error number in the message.
+std::string remedy_for_system(std::string_view what) {
+  for (const SystemRemedy& each : system_remedies)
+    if (what.find(std::generic_category().message(each.error_number)) != what.npos)
+      return each.remedy;
+  return "correct the path, or provide what the operating system refused, such as space";
+}
+
+std::string remedy_for_fault(Fault fault, std::string_view what) {
   switch (fault) {
     case Fault::misuse:
       return "correct the call or the setting that the message names";
@@ -59,7 +83,7 @@ std::string remedy_for_fault(Fault fault) {
     case Fault::corrupt:
       return "use another file or checkpoint than the damaged one";
     case Fault::system:
-      return "correct the path, or provide what the operating system refused, such as space";
+      return remedy_for_system(what);
     case Fault::bug:
       return "report it, with this message, as a bug of Lockstep";
   }
@@ -67,9 +91,10 @@ std::string remedy_for_fault(Fault fault) {
 }
 
 std::string remedy_for(const Failure& failure) {
-  if (failure.fault) return remedy_for_fault(*failure.fault);
+  if (failure.fault) return remedy_for_fault(*failure.fault, failure.what);
   if (!failure.what.empty()) {
-    if (const auto fault = fault_in_text(failure.what)) return remedy_for_fault(*fault);
+    if (const auto fault = fault_in_text(failure.what))
+      return remedy_for_fault(*fault, failure.what);
     return "correct what the exception describes; the output above may show more";
   }
   if (failure.signal) return remedy_for_signal(failure);

@@ -35,7 +35,7 @@ TEST(FailureReport, HasTheRemedyOfTheException) {
 }
 
 TEST(FailureReport, HasARemedyForEachKindOfFailure) {
-  std::vector<Failure> failures(7, failure_of_rank_1());
+  std::vector<Failure> failures(10, failure_of_rank_1());
   failures[0].exit_code = 3;
   failures[1].signal = SIGKILL;
   failures[2].signal = SIGKILL;
@@ -44,6 +44,9 @@ TEST(FailureReport, HasARemedyForEachKindOfFailure) {
   failures[4].what = "std::runtime_error: no";
   failures[5].what = "lockstep::Error: bug: no";
   failures[6].fault = Fault::mismatch;
+  failures[7].what = "lockstep::Error: system: runs/a: No such file or directory";
+  failures[8].what = "lockstep::Error: system: runs/a/model: No space left on device";
+  failures[9].what = "lockstep::Error: system: runs/a is not a folder";
   std::vector<std::string> remedies;
   for (const Failure& failure : failures) {
     const MessageParts parts = report_of(failure, true);

@@ -60,10 +60,15 @@ std::optional<Path> find_file(const Path& file, bool packed) {
   return std::nullopt;
 }
 
-// All files are in one directory. Errors: system, with every searched place. `remedy` ends the
-// message.
+// For a dataset that was searched by its name.
+std::string remedy_by_variable(const Path& name) {
+  if (folder_of_datasets() != nullptr) return ", or correct LOCKSTEP_DATA";
+  return ", or set LOCKSTEP_DATA to the folder that contains the folder " + name.string();
+}
+
+// All files are in one directory. Errors: system, with every searched place and `remedy`.
 std::vector<Path> find_dataset(const Path& directory, const DatasetFiles& files,
-                               const std::string& remedy = "") {
+                               const std::string& remedy) {
   std::string looked_at;
   for (const Path& place : places(directory)) {
     std::vector<Path> found;
@@ -77,12 +82,9 @@ std::vector<Path> find_dataset(const Path& directory, const DatasetFiles& files,
     }
     if (found.size() == files.names.size()) return found;
   }
-  std::string text = "dataset '" + directory.string() + "' was not found; looked for" + looked_at;
-  if (!remedy.empty()) text += "\n" + remedy;
-  if (is_name(directory) && folder_of_datasets() == nullptr)
-    text += "\nIf it lies elsewhere, set LOCKSTEP_DATA to the folder that contains the folder " +
-            directory.string() + ".";
-  throw Error(Fault::system, text);
+  throw Error(Fault::system, "dataset '" + directory.string() + "' was not found; looked for" +
+                                 looked_at + "; to do: " + remedy +
+                                 (is_name(directory) ? remedy_by_variable(directory) : ""));
 }
 
 at::Tensor tensor_owning(std::vector<std::uint8_t> values, at::IntArrayRef shape) {
@@ -194,8 +196,9 @@ IdxFiles find_idx_dataset(const Path& directory, bool train) {
   const std::string set = idx_sets(train).front();
   const auto found = find_dataset(
       directory, {.names = {set + image_ends[0], set + label_ends[0]}, .packed = true},
-      directory == "fashion-mnist" ? "Debian's package dataset-fashion-mnist contains it."
-                                   : "A dataset of EMNIST is named as FOLDER/emnist-letters.");
+      directory == "fashion-mnist"
+          ? "install Debian's or Ubuntu's package dataset-fashion-mnist"
+          : "name the folder of these files; a dataset of EMNIST is FOLDER/emnist-letters");
   return {found[0], found[1]};
 }
 
@@ -229,8 +232,8 @@ ImageDataset to_dataset(datasets::CifarImages images) {
           datasets::cifar_side, images.labels};
 }
 
-std::string source_of(const std::string& archive) {
-  return "Download it from https://www.cs.toronto.edu/~kriz/" + archive;
+std::string unpacking_of(const std::string& archive) {
+  return "unpack https://www.cs.toronto.edu/~kriz/" + archive + " and name its folder";
 }
 
 void require_images(const at::Tensor& images, const at::Tensor& targets) {
@@ -278,12 +281,12 @@ IdxDataset::IdxDataset(const IdxFiles& files, std::optional<int> classes)
     : ImageDataset(read_dataset(files, classes)) {}
 
 Cifar10Dataset::Cifar10Dataset(const std::filesystem::path& directory, bool train)
-    : ImageDataset(to_dataset(datasets::read_cifar10(
-          find_dataset(directory, cifar10_files(train), source_of("cifar-10-binary.tar.gz"))))) {}
+    : ImageDataset(to_dataset(datasets::read_cifar10(find_dataset(
+          directory, cifar10_files(train), unpacking_of("cifar-10-binary.tar.gz"))))) {}
 
 Cifar100Dataset::Cifar100Dataset(const std::filesystem::path& directory, bool train)
     : ImageDataset(to_dataset(datasets::read_cifar100(
           find_dataset(directory, {.names = {train ? "train.bin" : "test.bin"}},
-                       source_of("cifar-100-binary.tar.gz"))))) {}
+                       unpacking_of("cifar-100-binary.tar.gz"))))) {}
 
 }  // namespace lockstep

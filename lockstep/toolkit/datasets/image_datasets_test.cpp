@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/message_parts.h"
 #include "lockstep/data/data_loader.h"
 #include "lockstep/data/distributed_sampler.h"
 #include "lockstep/toolkit/datasets/image_files.h"
@@ -161,15 +162,24 @@ TEST(IdxDataset, IsFoundByItsName) {
   EXPECT_EQ(IdxDataset("tiny-mnist", /*train=*/false).size(), 3U);
   const std::string other = error_of("other-mnist", Fault::system);
   EXPECT_NE(other.find(scratch.path() / "other-mnist/t10k"), std::string::npos) << other;
-  EXPECT_EQ(other.find("set LOCKSTEP_DATA"), std::string::npos) << other;
+  EXPECT_TRUE(parts_of(other).to_do.ends_with(", or correct LOCKSTEP_DATA")) << other;
   ::unsetenv("LOCKSTEP_DATA");
   const std::string message = error_of("tiny-mnist", Fault::system);
-  EXPECT_NE(message.find("set LOCKSTEP_DATA to the folder that contains the folder tiny-mnist."),
-            std::string::npos)
+  EXPECT_TRUE(parts_of(message).to_do.ends_with(
+      ", or set LOCKSTEP_DATA to the folder that contains the folder tiny-mnist"))
       << message;
   EXPECT_EQ(error_of("./tiny-mnist", Fault::system).find("LOCKSTEP_DATA"), std::string::npos);
   EXPECT_NE(message.find("tiny-mnist/t10k-images-idx3-ubyte[.gz]\n"), std::string::npos) << message;
   EXPECT_NE(message.find("/usr/share/datasets/tiny-mnist/t10k"), std::string::npos) << message;
+}
+
+TEST(IdxDataset, NamesThePackageOfFashionMnist) {
+  const test::ScratchDirectory scratch;
+  if (std::filesystem::exists("/usr/share/datasets/fashion-mnist")) GTEST_SKIP() << "it is found";
+  ::unsetenv("LOCKSTEP_DATA");
+  const std::string message = error_of("fashion-mnist", Fault::system);
+  EXPECT_TRUE(parts_of(message).to_do.starts_with("install Debian's or Ubuntu's package "))
+      << message;
 }
 
 TEST(IdxDataset, NeedsAsManyLabelsAsImages) {
@@ -321,7 +331,7 @@ TEST_F(Cifar, NamesAMissingFileAndItsArchive) {
     EXPECT_EQ(error.fault(), Fault::system);
     const std::string message = error.what();
     EXPECT_NE(message.find((scratch_.path() / "data_batch_2.bin").string()), message.npos);
-    EXPECT_NE(message.find("cifar-10-binary.tar.gz"), message.npos) << message;
+    EXPECT_NE(parts_of(message).to_do.find("cifar-10-binary.tar.gz"), std::string::npos) << message;
   }
 }
 
