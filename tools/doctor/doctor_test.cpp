@@ -30,7 +30,8 @@ Host good_host() {
   host.shared_memory.dev_shm_free = 32ull << 30;
   host.torch = {
       .built_for = "2.13", .path = "/opt/torch/lib/libtorch_cpu.so", .version = "2.13.0+cpu"};
-  host.engines = {{.name = "mpi", .why_not = "there is no plugin. Looked in\n  /a"},
+  host.engines = {{.name = "mpi",
+                   .why_not = "there is no plugin. Looked in\n  /a\n  /b [lockstep/comm/x.cpp:1]"},
                   {.name = "gloo", .path = "/lib/gloo.so", .version = "Gloo 2022"}};
   host.open_files = {.soft = 1024, .hard = 4096};
   host.locked_memory = {.soft = 8u << 20, .hard = 8u << 20};
@@ -166,15 +167,21 @@ TEST(DoctorText, ShowsWhatTheHostHasAndTheVerdict) {
         "memory    64 GiB, 50 GiB available, no cgroup limit\n",
         "sharing   works; /dev/shm 32 GiB, 32 GiB free\n",
         "LibTorch  2.13.0+cpu (built for 2.13): /opt/torch/lib/libtorch_cpu.so\n",
-        "engines   mpi     not here: there is no plugin. Looked in\n",
+        "engines   mpi     not here: there is no plugin. Looked in /a, /b\n",
         "          gloo    Gloo 2022: /lib/gloo.so\n",
         "limits    1024 open files, up to 4096; 8 MiB of locked memory\n",
         "network   lo      127.0.0.1, loopback\n", "          eth0    10.0.0.3, chosen\n",
         "launcher  none\n", "token     from LOCKSTEP_JOB_TOKEN_FILE\n",
         "\n8 ranks can run on each of 4 hosts\n"})
     EXPECT_TRUE(has(text, part)) << part << "is not in\n" << text;
-  EXPECT_FALSE(has(text, "  /a")) << "reasons in full are for --verbose";
   EXPECT_TRUE(has(to_text(good_host(), alone, {}, true), "  /a\n"));
+}
+
+TEST(DoctorText, GivesTheRemedyOfABrokenEngine) {
+  Host host = good_host();
+  host.engines[0].why_not = "it cannot run here: no driver\nIt needs another package";
+  EXPECT_TRUE(has(to_text(host, alone, {}),
+                  "mpi     not here: it cannot run here: no driver. It needs another package\n"));
 }
 
 TEST(DoctorText, GivesTheCureBelowEachProblem) {

@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <utility>
 
 #include "tools/doctor/diagnosis.h"
 
@@ -100,12 +102,26 @@ std::string text_of(const LibTorch& torch) {
                      cuda, torch.path);
 }
 
+// Lists the indented lines after a comma, and leaves out the place in Lockstep's source.
+std::string on_one_line(std::string text) {
+  if (const auto place = text.rfind(" [lockstep/"); place != text.npos && text.ends_with(']'))
+    text.resize(place);
+  std::istringstream lines(text);
+  std::string result;
+  bool is_item = false;
+  for (std::string each; std::getline(lines, each);) {
+    const bool follows_item = std::exchange(is_item, each.starts_with("  "));
+    if (!result.empty()) result += !is_item ? ". " : follows_item ? ", " : " ";
+    result += is_item ? each.substr(2) : each;
+  }
+  return result;
+}
+
 std::string text_of(const EngineState& engine, bool verbose) {
   if (engine.why_not.empty())
     return fmt::format("{:<8}{}: {}", engine.name, engine.version, engine.path);
-  const std::string why =
-      verbose ? engine.why_not : engine.why_not.substr(0, engine.why_not.find('\n'));
-  return fmt::format("{:<8}not here: {}", engine.name, indented(why, 8));
+  const std::string why = verbose ? indented(engine.why_not, 8) : on_one_line(engine.why_not);
+  return fmt::format("{:<8}not here: {}", engine.name, why);
 }
 
 std::string limit_text(const std::optional<std::uint64_t>& limit, bool bytes) {
