@@ -218,6 +218,11 @@ TEST(Describe, ARanksTextCannotMoveTheReadersCursor) {
 
 // --- What survivors write ------------------------------------------------------------------------
 
+ProcessGroup join_with_records() {
+  ::setenv("LOCKSTEP_LOG", "info", 1);
+  return init_process_group();
+}
+
 struct End {
   const char* name;
   void (*end)(ProcessGroup& group);
@@ -237,7 +242,7 @@ std::vector<Ranks> runs_to_an_end() {
   std::vector<Ranks> runs;
   for (const End& end : ends)
     runs.emplace_back(std::string("record of ") + end.name, [&end](const Rank& rank) {
-      ProcessGroup group = init_process_group();
+      ProcessGroup group = join_with_records();
       for (int i = 0; i < 3; ++i) group.barrier();
       if (rank.rank == 1) {
         end.end(group);
@@ -285,7 +290,7 @@ TEST(FailureRecord, EverySurvivorWritesItOnceWithTheCause) {
 }
 
 const Ranks dies_after_messages("dies after messages", [](const Rank& rank) {
-  ProcessGroup group = init_process_group();
+  ProcessGroup group = join_with_records();
   group.barrier();
   float value = 0;
   for (int i = 0; i < 3; ++i)
@@ -322,7 +327,7 @@ std::string record_of(const test::Exit& exit) {
 }
 
 const Ranks waited("waited for a rank", [](const Rank& rank) {
-  ProcessGroup group = init_process_group();
+  ProcessGroup group = join_with_records();
   for (int i = 0; i < 3; ++i) group.barrier();
   const auto waits = rank.scratch / "waits";  // Rank 2 has begun to wait.
   const auto over = rank.scratch / "over";    // The others have waited.
@@ -355,7 +360,7 @@ TEST(FailureRecord, NamesTheAbsentRankAndNotTheWaitingRanks) {
 }
 
 const Ranks waited_for_a_message("waited for a message", [](const Rank& rank) {
-  ProcessGroup group = init_process_group();
+  ProcessGroup group = join_with_records();
   float value = 0;
   if (rank.rank == 0) {
     EXPECT_EQ(fault_of([&] { group.recv({.data = &value, .count = 1}, 1, 4, {.timeout = 200ms}); }),
@@ -374,7 +379,7 @@ TEST(FailureRecord, NamesTheRankThatDidNotSend) {
 }
 
 const Ranks differed("differed", [](const Rank& rank) {
-  ProcessGroup group = init_process_group();
+  ProcessGroup group = join_with_records();
   const ProcessGroup part = group.split(0, -rank.rank);  // Rank r has the number 2 - r there.
   std::vector<float> values(8);
   EXPECT_EQ(fault_of([&] {
@@ -398,7 +403,7 @@ TEST(FailureRecord, NamesTheDifferingRanksByTheirNumbersInTheJob) {
 // --- What ranks write that wait for nobody ------------------------------------------------------
 
 const Ranks computes("computes while another one dies", [](const Rank&) {
-  ProcessGroup group = init_process_group();
+  ProcessGroup group = join_with_records();
   test::expect_one_record(group, 1);
 });
 
@@ -409,8 +414,24 @@ TEST(FailureRecord, ASurvivorThatWaitsForNobodyWritesItOnceToo) {
         << exits[static_cast<std::size_t>(survivor)].output;
 }
 
-const Ranks in_order("ends in order", [](const Rank& rank) {
+const Ranks by_default("by default", [](const Rank& rank) {
+  ::unsetenv("LOCKSTEP_LOG");
   ProcessGroup group = init_process_group();
+  group.barrier();
+  if (rank.rank == 1) ::raise(SIGKILL);
+  EXPECT_EQ(fault_of([&] { group.barrier(); }), Fault::peer_lost);
+});
+
+TEST(FailureRecord, IsNotWrittenByDefaultAsTheErrorsReportTheFailure) {
+  const auto exits = by_default.run(3, 20s);
+  for (const std::size_t survivor : {std::size_t{0}, std::size_t{2}}) {
+    EXPECT_EQ(exits[survivor].code, 0) << exits[survivor].output;
+    EXPECT_EQ(exits[survivor].output, "");
+  }
+}
+
+const Ranks in_order("ends in order", [](const Rank& rank) {
+  ProcessGroup group = join_with_records();
   destroy_process_group(group);
   if (rank.rank == 0) std::this_thread::sleep_for(300ms);
 });

@@ -345,9 +345,8 @@ void HostSession::log_once(const Failure& failure) const {
   }
   if (!failure.fault && page_->is_told_to_end(failure.rank)) return;
   const auto after = failure.fault ? std::chrono::milliseconds(0) : page_->since_failure();
-  // An agent reports the failure.
-  log(has_agent_ ? LogLevel::info : LogLevel::error,
-      failure_record(page_->job_id(), failure, after));
+  // The Errors of all ranks, or the agent, report the failure to people.
+  log(LogLevel::info, failure_record(page_->job_id(), failure, after));
 }
 
 void HostSession::note_break(Failure failure) {

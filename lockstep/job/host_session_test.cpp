@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
 #include <future>
 #include <memory>
 #include <string>
@@ -20,6 +21,8 @@ namespace lockstep::job::host_session_test {
 namespace {
 
 using test::soon;
+
+[[maybe_unused]] const int logs_records = ::setenv("LOCKSTEP_LOG", "info", 1);
 
 TEST(HostSession, TheHeartGoesOnWhileALogSinkTakesItsTime) {
   std::promise<void> release;

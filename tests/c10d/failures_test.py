@@ -617,7 +617,7 @@ def without_launcher(variables, *words):
         folder = pathlib.Path(name)
         common = os.environ | {"FOLDER": name, "OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1",
                                "MASTER_PORT": str(free_port()), "WORLD_SIZE": str(len(variables)),
-                               "LOCKSTEP_TRUST_NETWORK": "1"}
+                               "LOCKSTEP_TRUST_NETWORK": "1", "LOCKSTEP_LOG": "info"}
         with (folder / "output").open("w") as output:
             ranks = [subprocess.Popen([sys.executable, HERE / "ending_program.py", *words],
                                       env=common | {"RANK": str(rank)} | own,

@@ -184,6 +184,7 @@ TEST_P(AcrossHosts, ARankThatCrashesWhileOthersWaitIsNamed) {
 }
 
 const Ranks computes("computes while a rank of another host dies", [](const Rank& rank) {
+  ::setenv("LOCKSTEP_LOG", "info", 1);  // The records' level.
   ProcessGroup group = test::join_across_hosts(rank);
   test::expect_one_record(group, rank.world_size - 2);
 });
