@@ -371,14 +371,20 @@ TEST_F(LockstepCheckpoint, HasHelpWithExamplesForEach) {
 }
 
 TEST_F(LockstepCheckpoint, RefusesWhatIsNoUse) {
-  for (const Arguments& arguments : {Arguments{},
-                                     {"fly"},
-                                     {"show"},
+  for (const Arguments& arguments : {Arguments{}, {"fly"}, {"--part"}})
+    expect_one_line(run(arguments), 64, "lockstep checkpoint --help\n");
+  for (const Arguments& arguments : {Arguments{"show"},
                                      {"verify"},
                                      {"diff", "a"},
                                      {"merge", "a"},
-                                     {"show", "--odd"}})
-    expect_one_line(run(arguments), 64, "lockstep checkpoint --help");
+                                     {"merge", "a", "b", "--part"},
+                                     {"merge", "a", "b", "c"},
+                                     {"show", "a", "--odd"}}) {
+    const std::string command = "lockstep checkpoint " + arguments.front();
+    const Finished refused = run(arguments);
+    expect_one_line(refused, 64, "; see " + command + " --help\n");
+    EXPECT_TRUE(refused.err.starts_with(command + ": ")) << refused.err;
+  }
   expect_one_line(run({"fly"}), 64, "the subcommands are show, verify, diff, merge");
   for (const auto& [arguments, question] :
        {std::pair{Arguments{"sho", "a"}, "did you mean `lockstep checkpoint show`?\n"},

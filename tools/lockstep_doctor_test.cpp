@@ -99,7 +99,13 @@ TEST(LockstepDoctor, RefusesACommandLineThatIsWrong) {
     const Finished doctor = run_command(command);
     EXPECT_EQ(doctor.code, 64) << arguments[0];
     EXPECT_TRUE(has(doctor.err, "see lockstep doctor --help")) << doctor.err;
+    if (arguments[0] == "-n") {
+      EXPECT_TRUE(has(doctor.err, " -n")) << doctor.err;
+      EXPECT_FALSE(has(doctor.err, "--nproc-per-node")) << doctor.err;
+    }
   }
+  const Finished spelled_out = run_command({LOCKSTEP_DOCTOR, "--nproc-per-node", "0"});
+  EXPECT_TRUE(has(spelled_out.err, "--nproc-per-node")) << spelled_out.err;
 }
 
 TEST(LockstepDoctor, EndsWith74WhereStdoutTakesNothing) {

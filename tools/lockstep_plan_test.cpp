@@ -273,6 +273,7 @@ TEST_F(PlannedProgram, RefusesWrongOptions) {
   refused({"-n", "2", "--microbatches", "4", "--memory", "1G"}, "--memory needs PROGRAM");
   refused({"-n", "2", "--loud", "/bin/true"}, "unknown option --loud");
   refused({"-n", "2", "--"}, "PROGRAM is missing");
+  refused({"-n", "2", ""}, "PROGRAM is empty");
 }
 
 }  // namespace

@@ -190,6 +190,7 @@ TEST(LockstepRun, RefusesWrongOptionsWith64AndOneLine) {
                                                        {"-n"},
                                                        {"--bogus", "true"},
                                                        {"--shutdown-timeout", "-1", "true"},
+                                                       {""},
                                                        {"--"}}) {
     Arguments arguments{LOCKSTEP_RUN};
     arguments.insert(arguments.end(), wrong.begin(), wrong.end());
@@ -217,8 +218,8 @@ TEST(LockstepRun, ReportsStartupErrorsInTheRequestedFormat) {
     EXPECT_TRUE(line.contains("time"));
     EXPECT_TRUE(contains(line["message"], part)) << run.err;
   };
-  expect({"--log-format", "json", "-n", "0", "true"}, 64, "--nproc-per-node");
-  expect({"-n", "0", "--log-format=json", "true"}, 64, "--nproc-per-node");
+  expect({"--log-format", "json", "-n", "0", "true"}, 64, "-n: must be a number");
+  expect({"-n", "0", "--log-format=json", "true"}, 64, "-n: must be a number");
   expect({"--bogus", "--log-format=json", "true"}, 64, "--bogus");
   expect({"--log-format=json", "/no/such/program"}, 127, "/no/such/program");
   expect({"--log-format=json", "-n", "99999", "--bind", "core", "/bin/true"}, 64, "cores of their");

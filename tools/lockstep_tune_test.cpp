@@ -26,6 +26,7 @@ Finished tune(std::vector<std::string> arguments, const std::vector<std::string>
 TEST(LockstepTune, ExplainsWrongCommandLines) {
   for (const auto& [arguments, reason] :
        {std::pair{std::vector<std::string>{"64"}, "PROGRAM is missing"},
+        {{"64", "", "{batch}"}, "PROGRAM is empty"},
         {{"0", "/bin/true", "{batch}"}, "--global-batch"},
         {{"64", "/bin/true", "--batch", "32"}, "no argument of PROGRAM has {batch}"},
         {{"64", "--sav", "/bin/true", "{batch}"}, "did you mean --save?"},

@@ -154,6 +154,7 @@ std::vector<std::string> program_in(const CLI::App& app) {
   const bool separated = !program.empty() && program.front() == "--";
   if (separated) program.erase(program.begin());
   if (separated && program.empty()) throw CLI::ValidationError("PROGRAM is missing");
+  if (!program.empty() && program.front().empty()) throw CLI::ValidationError(program_is_empty);
   if (!separated && !program.empty() && program.front().starts_with('-'))
     throw CLI::ValidationError(unknown_option(app, program.front()));
   return program;
@@ -281,7 +282,7 @@ PlanCommandLine parse_plan(int argc, char** argv) {
     require_one_half(declared.app, line);
     line.is_of_program() ? require_sense_of_program(line) : require_sense_of_orders(line);
   } catch (const CLI::ParseError& error) {
-    end_parsing(declared.app, error);
+    end_parsing(declared.app, error, argc, argv);
   }
   if (line.columns == 0) line.columns = columns_of_terminal();
   return line;

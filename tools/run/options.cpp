@@ -29,17 +29,17 @@ constexpr int master_port = 29500;
 
 class Given {
  public:
-  // `variables`: those that set an option, by option.
-  Given(const CLI::App& app, std::map<std::string, std::string> variables)
-      : app_(app), variables_(std::move(variables)) {}
+  // `names`: the spelling on the command line, or the variable, by option.
+  Given(const CLI::App& app, std::map<std::string, std::string> names)
+      : app_(app), names_(std::move(names)) {}
 
   bool has(const std::string& name) const { return app_["--" + name]->count() > 0; }
   bool flag(const std::string& name) const { return has(name) && app_["--" + name]->as<bool>(); }
 
-  // "--nnodes", or the variable that set the text.
+  // As the user gave it: "-n", "--nproc_per_node" or a variable; "--nproc-per-node" if not given.
   std::string name_of(const std::string& name) const {
-    const auto variable = variables_.find(name);
-    return variable == variables_.end() ? "--" + name : variable->second;
+    const auto given = names_.find(name);
+    return given == names_.end() ? "--" + name : given->second;
   }
 
   template <class Parse>
@@ -64,7 +64,7 @@ class Given {
 
  private:
   const CLI::App& app_;
-  const std::map<std::string, std::string> variables_;
+  const std::map<std::string, std::string> names_;
 };
 
 template <class Value>
@@ -88,7 +88,9 @@ std::string endpoint_of(const Given& given, int hosts) {
   const auto port = master_port_of(given);
   if (given.has("rdzv-endpoint")) {
     if (given.has("master-addr") || port)
-      refuse("--rdzv-endpoint and --master-addr both name the rendezvous: give one of them");
+      refuse(given.name_of("rdzv-endpoint") + " and " +
+             given.name_of(given.has("master-addr") ? "master-addr" : "master-port") +
+             " both name the rendezvous: give one of them");
     return given.value("rdzv-endpoint",
                        [](const std::string& text) { return parse_endpoint(text, rdzv_port); });
   }
@@ -99,7 +101,7 @@ std::string endpoint_of(const Given& given, int hosts) {
                "'");
       return parse_endpoint(text, port.value_or(master_port));
     });
-  if (port && hosts > 1) refuse("--master-port needs --master-addr");
+  if (port && hosts > 1) refuse(given.name_of("master-port") + " needs --master-addr");
   return {};
 }
 
@@ -126,8 +128,10 @@ Hosts hosts_of(const Given& given) {
     refuse(given.name_of("rdzv-backend") + " static is for a fixed number of hosts, not for " +
            said);
   if (given.flag("standalone")) {
-    if (several) refuse("--standalone is for one host, not for " + said);
-    if (!hosts.endpoint.empty()) refuse("--standalone meets no other host: leave out the endpoint");
+    const std::string standalone = given.name_of("standalone");
+    if (several) refuse(standalone + " is for one host, not for " + said);
+    if (!hosts.endpoint.empty())
+      refuse(standalone + " meets no other host: leave out the endpoint");
   }
   if (several && hosts.endpoint.empty())
     refuse(said + " needs --rdzv-endpoint HOST:PORT, where the hosts are to meet");
@@ -138,7 +142,7 @@ Hosts hosts_of(const Given& given) {
 
 void require_local(const std::string& name, int local_rank, int ranks) {
   if (local_rank >= ranks)
-    refuse("--" + name + ": there is no local rank " + std::to_string(local_rank) + " of " +
+    refuse(name + ": there is no local rank " + std::to_string(local_rank) + " of " +
            std::to_string(ranks));
 }
 
@@ -152,15 +156,16 @@ LogOptions logs_of(const Given& given, int ranks) {
     if (log.directory.empty() && !chooses_none)
       refuse(given.name_of(name) + " needs --log-dir, where the files are to be");
     for (const auto& [local_rank, streams] : choice->of_local_rank)
-      require_local(name, local_rank, ranks);
+      require_local(given.name_of(name), local_rank, ranks);
   }
-  if (given.has("log-dir") && log.directory.empty()) refuse("--log-dir: must be a folder");
+  if (given.has("log-dir") && log.directory.empty())
+    refuse(given.name_of("log-dir") + ": must be a folder");
   if (!log.directory.empty() && !given.has("redirects") && !given.has("tee"))
     log.tee.all = Streams::both;
   if (given.has("local-ranks-filter"))
     log.local_ranks = given.value("local-ranks-filter", parse_local_ranks);
   for (const int local_rank : log.local_ranks)
-    require_local("local-ranks-filter", local_rank, ranks);
+    require_local(given.name_of("local-ranks-filter"), local_rank, ranks);
   log.format = given.value("log-format", [](const std::string& text) {
     return choose<LogFormat>(text, {{"text", LogFormat::text}, {"json", LogFormat::json}});
   });
@@ -227,6 +232,41 @@ void for_each_option(const CLI::App& app, const std::vector<std::string>& argume
   }
 }
 
+// The spelling of each option on the command line, by its name: "-np" for "nproc-per-node".
+std::map<std::string, std::string> typed_names(const CLI::App& app,
+                                               const std::vector<std::string>& arguments) {
+  std::map<std::string, std::string> names;
+  const auto note = [&](std::size_t i, const CLI::Option* option, const std::string&) {
+    std::string typed = arguments[i].substr(0, arguments[i].find('='));
+    if (option == nullptr && !typed.starts_with("--")) {  // "-n4".
+      typed = typed.substr(0, 2);
+      option = app.get_option_no_throw(typed);
+    }
+    if (option != nullptr) names.insert_or_assign(option->get_lnames().front(), typed);
+  };
+  for_each_option(app, arguments, note);
+  return names;
+}
+
+// CLI11's message would have the option's long name. After an option that ends in "=", CLI11 would
+// use the next word, possibly the program.
+void refuse_missing_values(const CLI::App& app, const std::vector<std::string>& arguments) {
+  const auto has_next = [&](std::size_t i) {
+    if (i + 1 >= arguments.size()) return false;
+    const std::string& next = arguments[i + 1];
+    return !next.starts_with('-') || (next.size() > 1 && next[1] >= '0' && next[1] <= '9');
+  };
+  const auto check = [&](std::size_t i, const CLI::Option* option, const std::string&) {
+    const auto equals = arguments[i].find('=');
+    if (option == nullptr) return;
+    const bool lacks_value = equals == std::string::npos
+                                 ? option->get_expected_min() > 0 && !has_next(i)
+                                 : equals == arguments[i].size() - 1;
+    if (lacks_value) refuse(shown(arguments[i]) + " has no value");
+  };
+  for_each_option(app, arguments, check);
+}
+
 // CLI11 would parse mpirun's -np as -n with the value "p".
 std::vector<std::string> with_known_letters(const CLI::App& app,
                                             std::vector<std::string> arguments) {
@@ -238,20 +278,13 @@ std::vector<std::string> with_known_letters(const CLI::App& app,
   return arguments;
 }
 
-// After an option that ends in "=", CLI11 would use the next word, possibly the program.
-void refuse_empty_values(const CLI::App& app, const std::vector<std::string>& arguments) {
-  const auto own = arguments.size() - std::min(arguments.size(), app.remaining_size());
-  for (std::size_t i = 0; i < own; ++i)
-    if (arguments[i].starts_with("--") && arguments[i].find('=') == arguments[i].size() - 1)
-      refuse(shown(arguments[i]) + " has no value");
-}
-
 // The program and its arguments, unchanged. A positional option would split "[a,b]".
 std::vector<std::string> command_in(const CLI::App& app) {
   std::vector<std::string> command = app.remaining();
   const bool separated = !command.empty() && command.front() == "--";
   if (separated) command.erase(command.begin());
   if (command.empty()) refuse("PROGRAM is missing");
+  if (command.front().empty()) refuse(program_is_empty);
   if (!separated && command.front().starts_with('-')) refuse(unknown_option(app, command.front()));
   return command;
 }
@@ -288,10 +321,12 @@ RunCommandLine parse_run(const std::vector<std::string>& arguments) {
   declare_options(app);
   try {
     const std::vector<std::string> words = with_known_letters(app, arguments);
+    refuse_missing_values(app, arguments);
     app.parse(std::vector<std::string>(words.rbegin(), words.rend()));  // Last one first.
-    refuse_empty_values(app, words);
     refuse_others(app);
-    const Given given(app, take_variables(app));
+    std::map<std::string, std::string> names = typed_names(app, arguments);
+    names.merge(take_variables(app));
+    const Given given(app, std::move(names));
     const std::vector<std::string> program = command_in(app);
     const std::optional<Division> tuned = tuned_division(given, program);
     line.options = options_of(given, tuned);

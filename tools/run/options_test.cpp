@@ -310,6 +310,23 @@ TEST(RunOptions, NoneIsTakenFromAServiceLink) {
   set_log_sink({});
 }
 
+TEST(RunOptions, EachIsNamedAsItWasTyped) {
+  for (const auto& [words, typed] : std::vector<std::pair<Arguments, std::string>>{
+           {{"-n", "x"}, "-n"},
+           {{"-nx"}, "-n"},
+           {{"-np", "x"}, "-np"},
+           {{"-v", "--nproc_per_node=x"}, "--nproc_per_node"},
+           {{"-n", "2", "--nproc-per-node", "x"}, "--nproc-per-node"},
+           {{"--max_restarts", "x", "-n", "2"}, "--max_restarts"}}) {
+    Arguments line = words;
+    line.insert(line.end(), {"program", "--nproc-per-node", "y"});
+    const std::string said = refusal(line);
+    EXPECT_TRUE(said.starts_with(typed + ": must be a number")) << said;
+  }
+  EXPECT_EQ(refusal({"-np"}), "-np has no value");
+  EXPECT_EQ(refusal({"-r", "-n", "2", "program"}), "-r has no value");
+}
+
 TEST(RunOptions, AVariableOfTorchrunIsNamedWhereItIsWrong) {
   const Variable ranks("PET_NPROC_PER_NODE", "xpu");
   EXPECT_EQ(refusal({"program"}).find("PET_NPROC_PER_NODE: must be a number"), 0U);
@@ -523,8 +540,7 @@ TEST(RunOptions, ValuesThatCannotBeAreRefused) {
     const std::string said = refusal(arguments);
     EXPECT_NE(said, "") << testing::PrintToString(arguments);
     EXPECT_EQ(said.find('\n'), said.npos) << said;
-    const std::string option =
-        arguments[0] == "-n" ? "--nproc-per-node" : arguments[0].substr(0, arguments[0].find('='));
+    const std::string option = arguments[0].substr(0, arguments[0].find('='));
     if (arguments[0] != "--log-dir") {
       EXPECT_NE(said.find(option), said.npos) << said << " names the option";
     }
@@ -548,10 +564,11 @@ TEST(RunOptions, ContradictionsAreRefused) {
            {{"--rdzv-endpoint", "a", "--master-addr", "a"}, "give one of them"},
            {{"--rdzv-endpoint", "a", "--master-port", "1"}, "give one of them"},
            {{"--profile", "steps=1:2"}, "--profile needs --timeline"},
-           {{"-r", "3"}, "--redirects needs --log-dir"},
-           {{"-t", "3"}, "--tee needs --log-dir"},
-           {{"--log-dir", "logs", "-t", "1:3"}, "--tee: there is no local rank 1 of 1"},
-           {{"-n", "2", "--log-dir", "logs", "-r", "2:3"}, "--redirects: there is no local rank 2"},
+           {{"-r", "3"}, "-r needs --log-dir"},
+           {{"--redirects", "3"}, "--redirects needs --log-dir"},
+           {{"--tee=3"}, "--tee needs --log-dir"},
+           {{"--log-dir", "logs", "-t", "1:3"}, "-t: there is no local rank 1 of 1"},
+           {{"-n", "2", "--log-dir", "logs", "-r", "2:3"}, "-r: there is no local rank 2"},
            {{"-n", "2", "--local-ranks-filter", "0,2"}, "there is no local rank 2 of 2"},
        }) {
     Arguments line = arguments;
@@ -611,6 +628,8 @@ TEST(RunOptions, AMisspelledOneIsRefusedWithASuggestionInTheEnd) {
 TEST(RunOptions, WithoutAProgramThereIsNothingToRun) {
   for (const Arguments& arguments : {Arguments{}, {"--"}, {"-n", "2"}, {"-v"}})
     EXPECT_EQ(refusal(arguments), "PROGRAM is missing");
+  for (const Arguments& arguments : {Arguments{""}, {"--", ""}, {"-n", "2", "", "argument"}})
+    EXPECT_EQ(refusal(arguments), "PROGRAM is empty: name the program to start");
 }
 
 }  // namespace

@@ -50,6 +50,7 @@ std::vector<std::string> words_of(const std::string& text) { return CLI::detail:
 
 void require_sense(const CLI::App& app, const TuneCommandLine& line) {
   if (line.program.empty()) throw CLI::ValidationError("PROGRAM is missing");
+  if (line.program.front().empty()) throw CLI::ValidationError(program_is_empty);
   if (line.program.front().starts_with('-'))
     throw CLI::ValidationError(unknown_option(app, line.program.front()));
   const bool has_batch = std::ranges::any_of(
@@ -93,7 +94,7 @@ TuneCommandLine parse_tune(int argc, char** argv) {
       line.program.erase(line.program.begin());
     require_sense(app, line);
   } catch (const CLI::ParseError& error) {
-    end_parsing(app, error);
+    end_parsing(app, error, argc, argv);
   }
   for (const std::string& text : variants) line.variants.push_back(words_of(text));
   return line;
