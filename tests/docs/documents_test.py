@@ -215,5 +215,14 @@ def anchors(text):
             for heading in plain}
 
 
+class Variables(unittest.TestCase):
+    def test_the_launcher_knows_those_of_the_documents(self):
+        """It suggests them for misspelled ones."""
+        rows = re.findall(r"^\| `LOCKSTEP_(\w+)`", (ROOT / "docs/variables.md").read_text(), re.M)
+        source = (ROOT / "tools/run/option_variables.cpp").read_text()
+        table = re.search(r"other_variables\[\] = \{(.*?)\}", source, re.S)[1]
+        self.assertEqual(sorted(rows), re.findall(r'"(\w+)"', table))
+
+
 if __name__ == "__main__":
     unittest.main()

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/run/option_variables.h"
 
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <set>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -11,6 +14,7 @@
 #include "lockstep/base/text.h"
 #include "lockstep/base/variables.h"
 #include "tools/run/options.h"
+#include "tools/suggestion.h"
 
 namespace lockstep::tools {
 namespace {
@@ -36,6 +40,16 @@ constexpr std::string_view options_of_torchrun[] = {"local-ranks-filter",
 const std::set<std::string_view> options_of_hosts{"master-addr", "master-port",  "nnodes",
                                                   "node-rank",   "rdzv-backend", "rdzv-endpoint",
                                                   "rdzv-id"};
+
+constexpr std::string_view our_prefix = "LOCKSTEP_";
+
+// Without the prefix: all others of docs/variables.md.
+constexpr std::string_view other_variables[] = {
+    "AGENT_FD",       "AS_GLOO",    "ATTEMPT",       "BACKEND",    "DATA",         "ENGINE_PATH",
+    "FLIGHT_RECORD",  "HOST_ID",    "INCARNATION",   "INTERFACE",  "JOB_ID",       "JOB_TOKEN",
+    "JOB_TOKEN_FILE", "LAUNCHER",   "LOG",           "NO_INSTALL", "ON_FAILURE",   "PLAN",
+    "PROFILE",        "READ_PEERS", "REGISTERED_MB", "STORE",      "STRAGGLER_MS", "TERMINAL",
+    "TIMELINE_DIR",   "TORCH",      "TRUST_NETWORK", "WRAP_NAMES"};
 
 std::string in_capitals(std::string name) {
   for (char& letter : name) {
@@ -97,9 +111,39 @@ void warn_of_unused(const std::string& option, const std::string& instead) {
   log(LogLevel::warning, variable + "=" + clean_text(value, 100) + " has no effect: " + instead);
 }
 
+// Those set to a value, without the prefix.
+std::set<std::string> variables_of_process() {
+  std::set<std::string> names;
+  for (char** each = environ; each != nullptr && *each != nullptr; ++each) {
+    const std::string_view text = *each;
+    const auto equals = text.find('=');
+    if (equals == text.npos || !text.starts_with(our_prefix)) continue;
+    const std::string_view value = text.substr(equals + 1);
+    if (!value.empty() && !is_service_link(value))
+      names.emplace(text.substr(our_prefix.size(), equals - our_prefix.size()));
+  }
+  return names;
+}
+
+// Dissimilar ones may be of other programs, or of a Kubernetes service named lockstep.
+void warn_of_misspelled() {
+  std::vector<std::string> known(std::begin(other_variables), std::end(other_variables));
+  for (const std::string& option : option_names()) known.push_back(in_capitals(option));
+  for (const std::string& name : variables_of_process()) {
+    if (std::ranges::find(known, name) != known.end()) continue;
+    const std::string meant = suggestion_for(name, known);
+    if (!meant.empty())
+      log(LogLevel::warning, std::string(our_prefix) + clean_text(name, 100) +
+                                 " has no effect: there is no such variable; did you mean " +
+                                 std::string(our_prefix) + meant + "?");
+  }
+}
+
 }  // namespace
 
-std::string variable_of(const std::string& option) { return "LOCKSTEP_" + in_capitals(option); }
+std::string variable_of(const std::string& option) {
+  return std::string(our_prefix) + in_capitals(option);
+}
 
 std::string torchrun_variable_of(const std::string& option) {
   const bool has = std::ranges::find(options_of_torchrun, option) != std::end(options_of_torchrun);
@@ -120,6 +164,7 @@ std::map<std::string, std::string> take_variables(CLI::App& app) {
   if (!taker.is_on("standalone") && is_fixed_and_several(taker.text("nnodes")))
     taker.take("node-rank", torchrun_variable_of("node-rank"));
   for (const auto& [option, instead] : options_without_effect()) warn_of_unused(option, instead);
+  warn_of_misspelled();
   return std::move(taker).taken();
 }
 

@@ -20,7 +20,8 @@ std::string variable_of(const std::string& option);
 std::string torchrun_variable_of(const std::string& option);
 
 // Sets options that `app` has parsed without a value from their variables. Logs a warning for each
-// PET_ variable of a torchrun option that has no effect here. Returns the used variables by option.
+// PET_ variable of a torchrun option that has no effect here. Logs another for each unknown
+// LOCKSTEP_ variable that is similar to a known one. Returns the used variables by option.
 //
 // PET_ variables never contradict an option or a LOCKSTEP_ variable: docs/launcher.md has the
 // rules.

@@ -327,6 +327,30 @@ TEST(RunOptions, EachIsNamedAsItWasTyped) {
   EXPECT_EQ(refusal({"-r", "-n", "2", "program"}), "-r has no value");
 }
 
+TEST(RunOptions, SimilarVariablesThatDoNotExistAreWarnedOf) {
+  const std::vector<std::pair<const char*, const char*>> wrong = {
+      {"LOCKSTEP_BACKENDS", "did you mean LOCKSTEP_BACKEND?"},
+      {"LOCKSTEP_FLIGHT_RECORDS", "did you mean LOCKSTEP_FLIGHT_RECORD?"},
+      {"LOCKSTEP_NPROC_PER_NOED", "did you mean LOCKSTEP_NPROC_PER_NODE?"}};
+  std::vector<std::unique_ptr<Variable>> set;
+  for (const auto& [name, question] : wrong) set.push_back(std::make_unique<Variable>(name, "2"));
+  // Kubernetes' variables, the user's, and empty ones.
+  for (const char* other : {"LOCKSTEP_MASTER_SERVICE_HOST", "LOCKSTEP_MASTER_PORT_29500_TCP_ADDR",
+                            "LOCKSTEP_SERVICE_PORT", "LOCKSTEP_TEST_X", "LOCKSTEP_DATE_OF_BUILD"})
+    set.push_back(std::make_unique<Variable>(other, "10.0.0.1"));
+  set.push_back(std::make_unique<Variable>("LOCKSTEP_LOGS", link));
+  set.push_back(std::make_unique<Variable>("LOCKSTEP_NODES", ""));
+  Arguments warnings;
+  set_log_sink([&](LogLevel, std::string_view text) { warnings.emplace_back(text); });
+  EXPECT_EQ(refusal({"program"}), "");
+  set_log_sink({});
+  ASSERT_EQ(warnings.size(), wrong.size()) << testing::PrintToString(warnings);
+  for (std::size_t i = 0; i < wrong.size(); ++i) {
+    EXPECT_TRUE(warnings[i].starts_with(wrong[i].first)) << warnings[i];
+    EXPECT_TRUE(warnings[i].ends_with(wrong[i].second)) << warnings[i];
+  }
+}
+
 TEST(RunOptions, AVariableOfTorchrunIsNamedWhereItIsWrong) {
   const Variable ranks("PET_NPROC_PER_NODE", "xpu");
   EXPECT_EQ(refusal({"program"}).find("PET_NPROC_PER_NODE: must be a number"), 0U);
