@@ -198,6 +198,7 @@ Collective shaped(Operation operation, const Arguments& given, const GroupIdenti
   const OperationFacts& facts = facts_of(operation);
   switch (facts.shape) {
     case Shape::none:
+    case Shape::barrier:
       return {.signature = {.operation = operation}};
     case Shape::in_place:
       return in_place(operation, given.output);

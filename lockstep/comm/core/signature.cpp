@@ -12,9 +12,9 @@ namespace {
 
 std::string what(const Signature& signature) {
   std::string text(name(signature.operation));
+  const OperationFacts& facts = facts_of(signature.operation);
+  if (facts.shape == Shape::barrier) return text;
   switch (signature.operation) {
-    case Operation::barrier:
-    case Operation::monitored_barrier:
     case Operation::none:
       return text;
     case Operation::allocate:
@@ -28,7 +28,6 @@ std::string what(const Signature& signature) {
     default:
       break;
   }
-  const OperationFacts& facts = facts_of(signature.operation);
   if (facts.reduces) text += fmt::format("({})", name(signature.op));
   if (facts.rooted == Rooted::from) text += fmt::format(" from rank {}", signature.root);
   if (facts.rooted == Rooted::to) text += fmt::format(" to rank {}", signature.root);

@@ -46,9 +46,11 @@ HostsCollectives::HostsCollectives(const HostsGroup& group, HostsEngines& engine
     : map_(group.map()), group_(group), engines_(engines), memory_(memory) {}
 
 void HostsCollectives::run(const Collective& collective) {
+  const Operation operation = collective.signature.operation;
+  if (shape_of(operation) == Shape::barrier) return;  // Complete when all ranks have entered.
   const HostsCall call(group_, collective);
   const bool one_rank_a_host = map_.hosts() == group_.size();
-  switch (collective.signature.operation) {
+  switch (operation) {
     case Operation::all_reduce:
     case Operation::reduce:
       return one_rank_a_host ? by_engine_alone(call) : all_reduce(call);
@@ -58,10 +60,7 @@ void HostsCollectives::run(const Collective& collective) {
       return one_rank_a_host ? by_engine_alone(call) : all_gather(call);
     case Operation::reduce_scatter:
       return one_rank_a_host ? by_engine_alone(call) : reduce_scatter(call);
-    case Operation::barrier:
-    case Operation::monitored_barrier:
-      return;  // Complete when all ranks have entered.
-    default:   // gather, scatter, all_to_all: each byte crosses a link only once anyway.
+    default:  // gather, scatter, all_to_all: each byte crosses a link only once anyway.
       return cross(call, engines_.of_all(call), collective);
   }
 }

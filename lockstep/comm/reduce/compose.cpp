@@ -34,6 +34,8 @@ class Composition {
         element_(size_of(collective.signature.dtype)) {}
 
   void run() {
+    if (shape_of(outer_.signature.operation) == Shape::barrier)
+      return;  // Complete when all ranks have entered.
     switch (outer_.signature.operation) {
       case Operation::all_reduce:
       case Operation::reduce:
@@ -46,9 +48,6 @@ class Composition {
         return gather(outer_.input, outer_.output, part_counts());
       case Operation::scatter:
         return scatter(part_counts());
-      case Operation::barrier:
-      case Operation::monitored_barrier:
-        return;  // Complete when all ranks have entered.
       default:
         check(false, "this operation is not composed of others");
     }

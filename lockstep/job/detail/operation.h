@@ -33,7 +33,8 @@ enum class Operation : std::uint8_t {
 
 // A collective's data. A buffer with parts has one for each rank, in rank order.
 enum class Shape : std::uint8_t {
-  none,
+  none,         // Not a call of Backend::run().
+  barrier,      // No data: complete when all ranks have entered.
   in_place,     // `output`, on all ranks.
   collects,     // `output` has parts, and rank r's `input` is part r.
   distributes,  // `input` has parts, and `output` is part rank().
@@ -57,7 +58,7 @@ inline constexpr OperationFacts operation_table[] = {
     {Operation::all_reduce, "all_reduce", Shape::in_place, Rooted::no, true},
     {Operation::broadcast, "broadcast", Shape::in_place, Rooted::from},
     {Operation::all_gather, "all_gather", Shape::collects},
-    {Operation::barrier, "barrier"},
+    {Operation::barrier, "barrier", Shape::barrier},
     {Operation::allocate, "allocate"},
     {Operation::reduce, "reduce", Shape::in_place, Rooted::to, true},
     {Operation::reduce_scatter, "reduce_scatter", Shape::distributes, Rooted::no, true},
@@ -66,7 +67,7 @@ inline constexpr OperationFacts operation_table[] = {
     {Operation::all_to_all, "all_to_all", Shape::exchanges},
     {Operation::send, "send"},
     {Operation::recv, "recv"},
-    {Operation::monitored_barrier, "monitored_barrier"},
+    {Operation::monitored_barrier, "monitored_barrier", Shape::barrier},
     {Operation::split, "split"},
     {Operation::destroy, "destroy_process_group"},
     {Operation::allocate_shared, "allocate_shared"},
