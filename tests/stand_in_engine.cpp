@@ -83,7 +83,7 @@ class StandInCommunicator final : public comm::DeviceCommunicator {
     const ReduceOp op = collective.signature.op;
     const auto counts = comm::part_counts(collective, static_cast<int>(rank_), size());
     const Buffer& output = collective.output;
-    const bool in_place = shape_of(operation) == Shape::in_place;
+    const bool in_place = shape_of(operation) == OperationShape::in_place;
     gather_all(name(operation), in_place ? output : collective.input, counts.sent);
     switch (operation) {
       case Operation::all_reduce:

@@ -145,7 +145,7 @@ Collective in_place(Operation operation, const Buffer& data) {
 Collective in_parts(Operation operation, const Arguments& given, const GroupIdentity& group,
                     bool has_whole) {
   const std::string_view what = name(operation);
-  const bool collects = shape_of(operation) == Shape::collects;
+  const bool collects = shape_of(operation) == OperationShape::collects;
   const Buffer& part = collects ? given.input : given.output;
   const Buffer& whole = collects ? given.output : given.input;
   require_valid(part, what);
@@ -197,18 +197,18 @@ Collective in_pairs(Operation operation, const Arguments& given, const GroupIden
 Collective shaped(Operation operation, const Arguments& given, const GroupIdentity& group) {
   const OperationFacts& facts = facts_of(operation);
   switch (facts.shape) {
-    case Shape::none:
-    case Shape::barrier:
+    case OperationShape::none:
+    case OperationShape::barrier:
       return {.signature = {.operation = operation}};
-    case Shape::in_place:
+    case OperationShape::in_place:
       return in_place(operation, given.output);
-    case Shape::exchanges:
+    case OperationShape::exchanges:
       return in_pairs(operation, given, group);
-    case Shape::collects:
-    case Shape::distributes:
+    case OperationShape::collects:
+    case OperationShape::distributes:
       break;
   }
-  const bool has_whole = facts.rooted == Rooted::no || group.rank == given.root;
+  const bool has_whole = facts.rooted == OperationRoot::no || group.rank == given.root;
   return in_parts(operation, given, group, has_whole);
 }
 
@@ -219,7 +219,7 @@ Collective shaped(Operation operation, const Arguments& given, const GroupIdenti
 Collective collective_of(Operation operation, const Arguments& given, const GroupIdentity& group) {
   const OperationFacts& facts = facts_of(operation);
   Collective collective = shaped(operation, given, group);
-  if (facts.rooted != Rooted::no) {
+  if (facts.rooted != OperationRoot::no) {
     require_rank(given.root, group.size, facts.name);
     collective.signature.root = given.root;
   }

@@ -26,7 +26,7 @@ struct Arguments {
   Buffer output = {};  // The only buffer of an operation in place.
   ReduceOp op = ReduceOp::sum;
   int root = 0;
-  // Elements of each rank's part. For Shape::exchanges, those of pairs_of().
+  // Elements of each rank's part. For OperationShape::exchanges, those of pairs_of().
   std::span<const std::size_t> counts = {};
 };
 Collective collective_of(Operation operation, const Arguments& given, const GroupIdentity& group);

@@ -11,7 +11,7 @@ PartCounts part_counts(const Collective& collective, int rank, int size) {
   const auto me = static_cast<std::size_t>(rank);
   const std::span<const std::size_t> counts = collective.counts;
   PartCounts parts;
-  if (shape_of(operation) == Shape::exchanges && !counts.empty()) {
+  if (shape_of(operation) == OperationShape::exchanges && !counts.empty()) {
     for (std::size_t peer = 0; peer < n; ++peer) {
       parts.sent.push_back(counts[me * n + peer]);
       parts.received.push_back(counts[peer * n + me]);

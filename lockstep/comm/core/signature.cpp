@@ -13,7 +13,7 @@ namespace {
 std::string what(const Signature& signature) {
   std::string text(name(signature.operation));
   const OperationFacts& facts = facts_of(signature.operation);
-  if (facts.shape == Shape::barrier) return text;
+  if (facts.shape == OperationShape::barrier) return text;
   switch (signature.operation) {
     case Operation::none:
       return text;
@@ -29,8 +29,8 @@ std::string what(const Signature& signature) {
       break;
   }
   if (facts.reduces) text += fmt::format("({})", name(signature.op));
-  if (facts.rooted == Rooted::from) text += fmt::format(" from rank {}", signature.root);
-  if (facts.rooted == Rooted::to) text += fmt::format(" to rank {}", signature.root);
+  if (facts.rooted == OperationRoot::from) text += fmt::format(" from rank {}", signature.root);
+  if (facts.rooted == OperationRoot::to) text += fmt::format(" to rank {}", signature.root);
   return text + fmt::format(" of {} {}", signature.count, name(signature.dtype));
 }
 

@@ -156,7 +156,7 @@ void DeviceBackend::run_on_device(const Collective& collective) {
   const Signature& signature = collective.signature;
   const auto native = [&](const Collective& one) {
     Collective whole = one;
-    if (shape_of(one.signature.operation) != Shape::in_place) {
+    if (shape_of(one.signature.operation) != OperationShape::in_place) {
       whole.input = placed(one.input, on_device(collective));
       whole.output = placed(one.output, on_device(collective));
     }

@@ -20,7 +20,9 @@ HostsBackend::HostsBackend(std::shared_ptr<HostsContext> context, std::vector<in
       collectives_(group_, engines_, memory_) {}
 
 // All: an engine's communicator composes those that the engine lacks.
-bool HostsBackend::native(Operation operation) const { return shape_of(operation) != Shape::none; }
+bool HostsBackend::native(Operation operation) const {
+  return shape_of(operation) != OperationShape::none;
+}
 
 std::unique_ptr<Backend> HostsBackend::among(const std::vector<int>& ranks,
                                              const std::string& group,

@@ -47,7 +47,8 @@ HostsCollectives::HostsCollectives(const HostsGroup& group, HostsEngines& engine
 
 void HostsCollectives::run(const Collective& collective) {
   const Operation operation = collective.signature.operation;
-  if (shape_of(operation) == Shape::barrier) return;  // Complete when all ranks have entered.
+  if (shape_of(operation) == OperationShape::barrier)
+    return;  // Complete when all ranks have entered.
   const HostsCall call(group_, collective);
   const bool one_rank_a_host = map_.hosts() == group_.size();
   switch (operation) {
@@ -102,7 +103,7 @@ void HostsCollectives::by_engine_alone(const HostsCall& call) {
   EngineCommunicator& engine = engines_.of_all(call);
   Collective step = call.outer;
   step.signature.op = call.sums;
-  if (engine.can_cancel() || shape_of(step.signature.operation) != Shape::in_place) {
+  if (engine.can_cancel() || shape_of(step.signature.operation) != OperationShape::in_place) {
     cross(call, engine, step);
   } else {  // Some ranks may have to copy; all ranks then use equal chunks.
     in_stages(

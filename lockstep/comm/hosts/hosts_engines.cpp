@@ -33,7 +33,7 @@ EngineCall::EngineCall(KeptMemory& memory, const HostsCall& call, EngineCommunic
   if (engine_.can_cancel()) return;
   keep(collective_.input, staged_input + slot, true);
   keep(collective_.output, staged_output + slot,
-       shape_of(collective_.signature.operation) == Shape::in_place);
+       shape_of(collective_.signature.operation) == OperationShape::in_place);
 }
 
 EngineCall::~EngineCall() {

@@ -34,7 +34,7 @@ class Composition {
         element_(size_of(collective.signature.dtype)) {}
 
   void run() {
-    if (shape_of(outer_.signature.operation) == Shape::barrier)
+    if (shape_of(outer_.signature.operation) == OperationShape::barrier)
       return;  // Complete when all ranks have entered.
     switch (outer_.signature.operation) {
       case Operation::all_reduce:

@@ -38,7 +38,7 @@ std::size_t most_part_bytes(Operation operation, int ranks) {
 }  // namespace
 
 bool Staging::does(Operation operation) {  // Barriers are complete when all ranks have entered.
-  return moves_data(operation) || shape_of(operation) == Shape::barrier;
+  return moves_data(operation) || shape_of(operation) == OperationShape::barrier;
 }
 
 std::size_t Staging::bytes_of(const Collective& collective, int ranks) {

@@ -32,7 +32,7 @@ enum class Operation : std::uint8_t {
 };
 
 // A collective's data. A buffer with parts has one for each rank, in rank order.
-enum class Shape : std::uint8_t {
+enum class OperationShape : std::uint8_t {
   none,         // Not a call of Backend::run().
   barrier,      // No data: complete when all ranks have entered.
   in_place,     // `output`, on all ranks.
@@ -42,32 +42,33 @@ enum class Shape : std::uint8_t {
 };
 
 // Whether one rank is the source or target of all data.
-enum class Rooted : std::uint8_t { no, from, to };
+enum class OperationRoot : std::uint8_t { no, from, to };
 
 struct OperationFacts {
   Operation operation = Operation::none;
   std::string_view name = {};
-  Shape shape = Shape::none;
-  Rooted rooted = Rooted::no;
+  OperationShape shape = OperationShape::none;
+  OperationRoot rooted = OperationRoot::no;
   bool reduces = false;  // Combines elements with a ReduceOp (comm/core/buffer.h).
 };
 
 // In the order of their values.
 inline constexpr OperationFacts operation_table[] = {
     {Operation::none, "none"},
-    {Operation::all_reduce, "all_reduce", Shape::in_place, Rooted::no, true},
-    {Operation::broadcast, "broadcast", Shape::in_place, Rooted::from},
-    {Operation::all_gather, "all_gather", Shape::collects},
-    {Operation::barrier, "barrier", Shape::barrier},
+    {Operation::all_reduce, "all_reduce", OperationShape::in_place, OperationRoot::no, true},
+    {Operation::broadcast, "broadcast", OperationShape::in_place, OperationRoot::from},
+    {Operation::all_gather, "all_gather", OperationShape::collects},
+    {Operation::barrier, "barrier", OperationShape::barrier},
     {Operation::allocate, "allocate"},
-    {Operation::reduce, "reduce", Shape::in_place, Rooted::to, true},
-    {Operation::reduce_scatter, "reduce_scatter", Shape::distributes, Rooted::no, true},
-    {Operation::gather, "gather", Shape::collects, Rooted::to},
-    {Operation::scatter, "scatter", Shape::distributes, Rooted::from},
-    {Operation::all_to_all, "all_to_all", Shape::exchanges},
+    {Operation::reduce, "reduce", OperationShape::in_place, OperationRoot::to, true},
+    {Operation::reduce_scatter, "reduce_scatter", OperationShape::distributes, OperationRoot::no,
+     true},
+    {Operation::gather, "gather", OperationShape::collects, OperationRoot::to},
+    {Operation::scatter, "scatter", OperationShape::distributes, OperationRoot::from},
+    {Operation::all_to_all, "all_to_all", OperationShape::exchanges},
     {Operation::send, "send"},
     {Operation::recv, "recv"},
-    {Operation::monitored_barrier, "monitored_barrier", Shape::barrier},
+    {Operation::monitored_barrier, "monitored_barrier", OperationShape::barrier},
     {Operation::split, "split"},
     {Operation::destroy, "destroy_process_group"},
     {Operation::allocate_shared, "allocate_shared"},
@@ -90,14 +91,16 @@ constexpr const OperationFacts& facts_of(Operation operation) {
 
 constexpr std::string_view name(Operation operation) { return facts_of(operation).name; }
 constexpr bool reduces(Operation operation) { return facts_of(operation).reduces; }
-constexpr Shape shape_of(Operation operation) { return facts_of(operation).shape; }
+constexpr OperationShape shape_of(Operation operation) { return facts_of(operation).shape; }
 
 constexpr bool has_input_parts(Operation operation) {
-  return shape_of(operation) == Shape::distributes || shape_of(operation) == Shape::exchanges;
+  return shape_of(operation) == OperationShape::distributes ||
+         shape_of(operation) == OperationShape::exchanges;
 }
 
 constexpr bool has_output_parts(Operation operation) {
-  return shape_of(operation) == Shape::collects || shape_of(operation) == Shape::exchanges;
+  return shape_of(operation) == OperationShape::collects ||
+         shape_of(operation) == OperationShape::exchanges;
 }
 
 constexpr bool is_message(Operation operation) {
