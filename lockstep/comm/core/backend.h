@@ -31,13 +31,7 @@
 
 namespace lockstep::comm {
 
-// A collective as this rank entered it. Parts lie in rank order, without gaps. Data by operation
-// (operation_table):
-//   all_reduce, broadcast, reduce   `output`, in place.
-//   all_gather, gather              Part r of `output` (gather: the root's) is rank r's `input`.
-//   scatter                         `output` is part rank() of the root's `input`.
-//   reduce_scatter                  `output` is part rank() of all ranks' `input`, combined.
-//   all_to_all                      Part r of `output` is part rank() of rank r's `input`.
+// A collective as this rank entered it. operation_table describes `input` and `output`.
 struct Collective {
   Signature signature;
   std::uint64_t sequence = 0;                           // Counts the group's operations from 1.
