@@ -142,8 +142,8 @@ Collective in_place(Operation operation, const Buffer& data) {
 }
 
 // One buffer is this rank's part of the other, which gather and scatter have on the root only.
-Collective in_parts(Operation operation, const Arguments& given, const GroupIdentity& group,
-                    bool has_whole) {
+Collective in_parts(Operation operation, const CollectiveArguments& given,
+                    const GroupIdentity& group, bool has_whole) {
   const std::string_view what = name(operation);
   const bool collects = shape_of(operation) == OperationShape::collects;
   const Buffer& part = collects ? given.input : given.output;
@@ -167,7 +167,8 @@ Collective in_parts(Operation operation, const Arguments& given, const GroupIden
   return collective;
 }
 
-Collective in_pairs(Operation operation, const Arguments& given, const GroupIdentity& group) {
+Collective in_pairs(Operation operation, const CollectiveArguments& given,
+                    const GroupIdentity& group) {
   const std::string_view what = name(operation);
   const Buffer& input = given.input;
   const Buffer& output = given.output;
@@ -188,16 +189,22 @@ Collective in_pairs(Operation operation, const Arguments& given, const GroupIden
     collective.signature.count = input.count / ranks;
     return collective;
   }
+  require(given.counts.size() == 2 * ranks, [&] {
+    return fmt::format("{}: {} counts, sent and received, for {} ranks", what, given.counts.size(),
+                       ranks);
+  });
   require_count(input.count, total(given.counts.first(ranks)), what, "input");
   require_count(output.count, total(given.counts.subspan(ranks)), what, "output");
   collective.signature.layout = layout_uneven_pairs;
   return collective;
 }
 
-Collective shaped(Operation operation, const Arguments& given, const GroupIdentity& group) {
+Collective shaped(Operation operation, const CollectiveArguments& given,
+                  const GroupIdentity& group) {
   const OperationFacts& facts = facts_of(operation);
   switch (facts.shape) {
     case OperationShape::none:
+      throw Error(Fault::misuse, fmt::format("{} is not a collective that moves data", facts.name));
     case OperationShape::barrier:
       return {.signature = {.operation = operation}};
     case OperationShape::in_place:
@@ -216,7 +223,8 @@ Collective shaped(Operation operation, const Arguments& given, const GroupIdenti
 
 // --- Collectives ---------------------------------------------------------------------------------
 
-Collective collective_of(Operation operation, const Arguments& given, const GroupIdentity& group) {
+Collective collective_of(Operation operation, const CollectiveArguments& given,
+                         const GroupIdentity& group) {
   const OperationFacts& facts = facts_of(operation);
   Collective collective = shaped(operation, given, group);
   if (facts.rooted != OperationRoot::no) {

@@ -10,26 +10,19 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <vector>
 
 #include "lockstep/comm/core/backend.h"
 #include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/group/group_identity.h"
+#include "lockstep/comm/process_group.h"
 #include "lockstep/job/detail/operation.h"
 
 namespace lockstep::comm {
 
-// operation_table defines which of them an operation uses.
-struct Arguments {
-  Buffer input = {};
-  Buffer output = {};  // The only buffer of an operation in place.
-  ReduceOp op = ReduceOp::sum;
-  int root = 0;
-  // Elements of each rank's part. For OperationShape::exchanges, those of pairs_of().
-  std::span<const std::size_t> counts = {};
-};
-Collective collective_of(Operation operation, const Arguments& given, const GroupIdentity& group);
+// Errors: also misuse for an operation that is not a call of Backend::run().
+Collective collective_of(Operation operation, const CollectiveArguments& given,
+                         const GroupIdentity& group);
 
 // The counts sent to each rank, then those received from each; or empty.
 Counts pairs_of(const Counts& send_counts, const Counts& receive_counts, int size);

@@ -159,7 +159,7 @@ comm::CallQueue::Turn ProcessGroup::State::take_turn(comm::Collective& collectiv
   return turn;
 }
 
-void ProcessGroup::State::run(Operation operation, const comm::Arguments& given,
+void ProcessGroup::State::run(Operation operation, const CollectiveArguments& given,
                               const CallOptions& options) {
   comm::Collective collective = comm::collective_of(operation, given, identity());
   apply(options, identity(), collective);
@@ -168,7 +168,7 @@ void ProcessGroup::State::run(Operation operation, const comm::Arguments& given,
   collectives_.execute(collective);
 }
 
-Work ProcessGroup::State::submit(Operation operation, const comm::Arguments& given,
+Work ProcessGroup::State::submit(Operation operation, const CollectiveArguments& given,
                                  const CallOptions& options) {
   comm::Collective collective = comm::collective_of(operation, given, identity());
   identity().require_own_process();

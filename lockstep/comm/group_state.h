@@ -95,10 +95,10 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
 
   // Runs a collective on this thread after all earlier calls; its timeout includes that wait. The
   // caller owns counts and options.
-  void run(Operation operation, const comm::Arguments& given, const CallOptions& options);
+  void run(Operation operation, const CollectiveArguments& given, const CallOptions& options);
 
   // In the background, with copies of counts and label.
-  Work submit(Operation operation, const comm::Arguments& given, const CallOptions& options);
+  Work submit(Operation operation, const CollectiveArguments& given, const CallOptions& options);
 
   RegisteredMemory allocate(Operation operation, std::size_t bytes, const CallOptions& options);
   RegisteredMemory allocate_local(std::size_t bytes) const;

@@ -26,80 +26,14 @@ int ProcessGroup::local_size() const { return state().identity().local.size; }
 const std::string& ProcessGroup::name() const { return state().identity().name; }
 const std::string& ProcessGroup::backend() const { return state().identity().backend; }
 
-void ProcessGroup::all_reduce(const Buffer& data, ReduceOp op, const CallOptions& options) const {
-  state().run(Operation::all_reduce, {.output = data, .op = op}, options);
+void run_collective(const ProcessGroup& group, Operation operation,
+                    const CollectiveArguments& given, const CallOptions& options) {
+  GroupAccess::state_of(group).run(operation, given, options);
 }
 
-Work ProcessGroup::all_reduce_async(const Buffer& data, ReduceOp op,
-                                    const CallOptions& options) const {
-  return state().submit(Operation::all_reduce, {.output = data, .op = op}, options);
-}
-
-void ProcessGroup::broadcast(const Buffer& data, int root, const CallOptions& options) const {
-  state().run(Operation::broadcast, {.output = data, .root = root}, options);
-}
-
-Work ProcessGroup::broadcast_async(const Buffer& data, int root, const CallOptions& options) const {
-  return state().submit(Operation::broadcast, {.output = data, .root = root}, options);
-}
-
-void ProcessGroup::reduce(const Buffer& data, int root, ReduceOp op,
-                          const CallOptions& options) const {
-  state().run(Operation::reduce, {.output = data, .op = op, .root = root}, options);
-}
-
-Work ProcessGroup::reduce_async(const Buffer& data, int root, ReduceOp op,
-                                const CallOptions& options) const {
-  return state().submit(Operation::reduce, {.output = data, .op = op, .root = root}, options);
-}
-
-void ProcessGroup::all_gather(const Buffer& input, const Buffer& output, const Counts& counts,
-                              const CallOptions& options) const {
-  state().run(Operation::all_gather, {.input = input, .output = output, .counts = counts}, options);
-}
-
-Work ProcessGroup::all_gather_async(const Buffer& input, const Buffer& output, const Counts& counts,
-                                    const CallOptions& options) const {
-  return state().submit(Operation::all_gather, {.input = input, .output = output, .counts = counts},
-                        options);
-}
-
-void ProcessGroup::reduce_scatter(const Buffer& input, const Buffer& output, ReduceOp op,
-                                  const Counts& counts, const CallOptions& options) const {
-  state().run(Operation::reduce_scatter,
-              {.input = input, .output = output, .op = op, .counts = counts}, options);
-}
-
-Work ProcessGroup::reduce_scatter_async(const Buffer& input, const Buffer& output, ReduceOp op,
-                                        const Counts& counts, const CallOptions& options) const {
-  return state().submit(Operation::reduce_scatter,
-                        {.input = input, .output = output, .op = op, .counts = counts}, options);
-}
-
-void ProcessGroup::gather(const Buffer& input, const Buffer& output, int root, const Counts& counts,
-                          const CallOptions& options) const {
-  state().run(Operation::gather, {.input = input, .output = output, .root = root, .counts = counts},
-              options);
-}
-
-Work ProcessGroup::gather_async(const Buffer& input, const Buffer& output, int root,
-                                const Counts& counts, const CallOptions& options) const {
-  return state().submit(Operation::gather,
-                        {.input = input, .output = output, .root = root, .counts = counts},
-                        options);
-}
-
-void ProcessGroup::scatter(const Buffer& input, const Buffer& output, int root,
-                           const Counts& counts, const CallOptions& options) const {
-  state().run(Operation::scatter,
-              {.input = input, .output = output, .root = root, .counts = counts}, options);
-}
-
-Work ProcessGroup::scatter_async(const Buffer& input, const Buffer& output, int root,
-                                 const Counts& counts, const CallOptions& options) const {
-  return state().submit(Operation::scatter,
-                        {.input = input, .output = output, .root = root, .counts = counts},
-                        options);
+Work run_collective_async(const ProcessGroup& group, Operation operation,
+                          const CollectiveArguments& given, const CallOptions& options) {
+  return GroupAccess::state_of(group).submit(operation, given, options);
 }
 
 void ProcessGroup::all_to_all(const Buffer& input, const Buffer& output, const Counts& send_counts,
@@ -114,18 +48,6 @@ Work ProcessGroup::all_to_all_async(const Buffer& input, const Buffer& output,
   const Counts pairs = comm::pairs_of(send_counts, receive_counts, size());
   return state().submit(Operation::all_to_all, {.input = input, .output = output, .counts = pairs},
                         options);
-}
-
-void ProcessGroup::barrier(const CallOptions& options) const {
-  state().run(Operation::barrier, {}, options);
-}
-
-Work ProcessGroup::barrier_async(const CallOptions& options) const {
-  return state().submit(Operation::barrier, {}, options);
-}
-
-void ProcessGroup::monitored_barrier(const CallOptions& options) const {
-  state().run(Operation::monitored_barrier, {}, options);
 }
 
 void ProcessGroup::send(const Buffer& data, int peer, std::int64_t tag,

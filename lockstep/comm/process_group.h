@@ -27,6 +27,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,6 +36,7 @@
 #include "lockstep/comm/core/buffer.h"
 #include "lockstep/comm/core/init_options.h"
 #include "lockstep/comm/work.h"
+#include "lockstep/job/detail/operation.h"
 
 namespace lockstep {
 
@@ -49,6 +51,26 @@ struct CallOptions {
 
   std::shared_ptr<const void> keep_alive = {};  // Released when an _async call is complete.
 };
+
+// An operation uses the members that its row of operation_table (job/detail/operation.h) describes.
+struct CollectiveArguments {
+  Buffer input = {};
+  Buffer output = {};  // The only buffer of an operation in place.
+  ReduceOp op = ReduceOp::sum;
+  int root = 0;
+  // For all_to_all, those sent to each rank, then those received from each; or none.
+  std::span<const std::size_t> counts = {};
+};
+
+class ProcessGroup;
+
+// Any collective that moves data, or a barrier. The members of ProcessGroup are its named forms.
+// Errors: also misuse for another operation.
+LOCKSTEP_API void run_collective(const ProcessGroup& group, Operation operation,
+                                 const CollectiveArguments& given, const CallOptions& options = {});
+LOCKSTEP_API Work run_collective_async(const ProcessGroup& group, Operation operation,
+                                       const CollectiveArguments& given,
+                                       const CallOptions& options = {});
 
 class LOCKSTEP_API ProcessGroup {
  public:
@@ -65,46 +87,87 @@ class LOCKSTEP_API ProcessGroup {
   // Replaces element i of `data` by the combination of all ranks' element i: the same bits on all
   // ranks and in every run. Engines ensure less: docs/assumptions.md.
   void all_reduce(const Buffer& data, ReduceOp op = ReduceOp::sum,
-                  const CallOptions& options = {}) const;
+                  const CallOptions& options = {}) const {
+    run_collective(*this, Operation::all_reduce, {.output = data, .op = op}, options);
+  }
   Work all_reduce_async(const Buffer& data, ReduceOp op = ReduceOp::sum,
-                        const CallOptions& options = {}) const;
+                        const CallOptions& options = {}) const {
+    return run_collective_async(*this, Operation::all_reduce, {.output = data, .op = op}, options);
+  }
 
   // Replaces `data` by rank `root`'s.
-  void broadcast(const Buffer& data, int root, const CallOptions& options = {}) const;
-  Work broadcast_async(const Buffer& data, int root, const CallOptions& options = {}) const;
+  void broadcast(const Buffer& data, int root, const CallOptions& options = {}) const {
+    run_collective(*this, Operation::broadcast, {.output = data, .root = root}, options);
+  }
+  Work broadcast_async(const Buffer& data, int root, const CallOptions& options = {}) const {
+    return run_collective_async(*this, Operation::broadcast, {.output = data, .root = root},
+                                options);
+  }
 
   // Like all_reduce(), but writes only rank `root`'s `data`.
   void reduce(const Buffer& data, int root, ReduceOp op = ReduceOp::sum,
-              const CallOptions& options = {}) const;
+              const CallOptions& options = {}) const {
+    run_collective(*this, Operation::reduce, {.output = data, .op = op, .root = root}, options);
+  }
   Work reduce_async(const Buffer& data, int root, ReduceOp op = ReduceOp::sum,
-                    const CallOptions& options = {}) const;
+                    const CallOptions& options = {}) const {
+    return run_collective_async(*this, Operation::reduce, {.output = data, .op = op, .root = root},
+                                options);
+  }
 
   // Copies each rank r's `input` to part r of `output`. `input` may be this rank's part of
   // `output`; any other overlap of buffers, here and below, is misuse.
   void all_gather(const Buffer& input, const Buffer& output, const Counts& counts = {},
-                  const CallOptions& options = {}) const;
+                  const CallOptions& options = {}) const {
+    run_collective(*this, Operation::all_gather,
+                   {.input = input, .output = output, .counts = counts}, options);
+  }
   Work all_gather_async(const Buffer& input, const Buffer& output, const Counts& counts = {},
-                        const CallOptions& options = {}) const;
+                        const CallOptions& options = {}) const {
+    return run_collective_async(*this, Operation::all_gather,
+                                {.input = input, .output = output, .counts = counts}, options);
+  }
 
   // Combines part rank() of all ranks' `input` into `output`, which may be this rank's part of
   // `input`.
   void reduce_scatter(const Buffer& input, const Buffer& output, ReduceOp op = ReduceOp::sum,
-                      const Counts& counts = {}, const CallOptions& options = {}) const;
+                      const Counts& counts = {}, const CallOptions& options = {}) const {
+    run_collective(*this, Operation::reduce_scatter,
+                   {.input = input, .output = output, .op = op, .counts = counts}, options);
+  }
   Work reduce_scatter_async(const Buffer& input, const Buffer& output, ReduceOp op = ReduceOp::sum,
-                            const Counts& counts = {}, const CallOptions& options = {}) const;
+                            const Counts& counts = {}, const CallOptions& options = {}) const {
+    return run_collective_async(*this, Operation::reduce_scatter,
+                                {.input = input, .output = output, .op = op, .counts = counts},
+                                options);
+  }
 
   // Like all_gather(), but only rank `root`'s `output` is used.
   void gather(const Buffer& input, const Buffer& output, int root, const Counts& counts = {},
-              const CallOptions& options = {}) const;
+              const CallOptions& options = {}) const {
+    run_collective(*this, Operation::gather,
+                   {.input = input, .output = output, .root = root, .counts = counts}, options);
+  }
   Work gather_async(const Buffer& input, const Buffer& output, int root, const Counts& counts = {},
-                    const CallOptions& options = {}) const;
+                    const CallOptions& options = {}) const {
+    return run_collective_async(*this, Operation::gather,
+                                {.input = input, .output = output, .root = root, .counts = counts},
+                                options);
+  }
 
   // Copies part rank() of rank `root`'s `input` to `output`, which on the root may be that part.
   // Other ranks' `input` is ignored.
   void scatter(const Buffer& input, const Buffer& output, int root, const Counts& counts = {},
-               const CallOptions& options = {}) const;
+               const CallOptions& options = {}) const {
+    run_collective(*this, Operation::scatter,
+                   {.input = input, .output = output, .root = root, .counts = counts}, options);
+  }
   Work scatter_async(const Buffer& input, const Buffer& output, int root, const Counts& counts = {},
-                     const CallOptions& options = {}) const;
+                     const CallOptions& options = {}) const {
+    return run_collective_async(*this, Operation::scatter,
+                                {.input = input, .output = output, .root = root, .counts = counts},
+                                options);
+  }
 
   // Copies part rank() of each rank r's `input` to part r of `output`. Rank r receives
   // send_counts[r] elements and sends receive_counts[r]. Both are empty for equal parts.
@@ -113,11 +176,17 @@ class LOCKSTEP_API ProcessGroup {
   Work all_to_all_async(const Buffer& input, const Buffer& output, const Counts& send_counts = {},
                         const Counts& receive_counts = {}, const CallOptions& options = {}) const;
 
-  void barrier(const CallOptions& options = {}) const;
-  Work barrier_async(const CallOptions& options = {}) const;
+  void barrier(const CallOptions& options = {}) const {
+    run_collective(*this, Operation::barrier, {}, options);
+  }
+  Work barrier_async(const CallOptions& options = {}) const {
+    return run_collective_async(*this, Operation::barrier, {}, options);
+  }
 
   // A barrier with its own name, to check that all ranks are present.
-  void monitored_barrier(const CallOptions& options = {}) const;
+  void monitored_barrier(const CallOptions& options = {}) const {
+    run_collective(*this, Operation::monitored_barrier, {}, options);
+  }
 
   // Sends `data` to `peer`, another rank, which must receive the same count and type. Returns when
   // `data` may be reused, perhaps before it is received. `tag` must not be negative. Messages of

@@ -51,6 +51,21 @@ TEST(Barrier, IsAMismatchWhereAnotherRankCallsSomethingElse) {
   EXPECT_NE(message.find("rank 0 called barrier"), message.npos) << message;
 }
 
+TEST(ProcessGroup, RunCollectiveRefusesOperationsThatAreNoCollectiveOnData) {
+  const ProcessGroup self = ProcessGroup::self();
+  for (const Operation operation : {Operation::none, Operation::split, Operation::send,
+                                    Operation::allocate, static_cast<Operation>(200)})
+    EXPECT_EQ(fault_of([&] { run_collective(self, operation, {}); }), Fault::misuse);
+  std::string text;
+  EXPECT_EQ(fault_of([&] { run_collective_async(self, Operation::destroy, {}); }, &text),
+            Fault::misuse);
+  EXPECT_NE(text.find("destroy_process_group is not a collective"), text.npos) << text;
+  const std::vector<std::size_t> counts{0};
+  EXPECT_EQ(fault_of([&] { run_collective(self, Operation::all_to_all, {.counts = counts}); }),
+            Fault::misuse);
+  self.barrier();
+}
+
 TEST(ProcessGroup, SelfNeedsNoLauncher) {
   ProcessGroup self = ProcessGroup::self();
   EXPECT_EQ(self.size(), 1);

@@ -536,6 +536,21 @@ void sub_groups_by_color_and_by_ranks(const ProcessGroup& group) {
   EXPECT_EQ(sum_of(group, 1), n);  // `half` lives until the world's end.
 }
 
+// A new row needs a kernel on every backend, or a composition.
+void every_operation_of_the_table(const ProcessGroup& group) {
+  constexpr std::size_t each = 5;
+  const std::size_t all = each * static_cast<std::size_t>(group.size());
+  for (const OperationFacts& facts : operation_table) {
+    if (facts.shape == OperationShape::none) continue;
+    Arena arena(group, Kind::plain);
+    const CollectiveArguments given{
+        .input = arena.output(has_input_parts(facts.operation) ? all : each, DType::int32),
+        .output = arena.output(has_output_parts(facts.operation) ? all : each, DType::int32)};
+    EXPECT_NO_THROW(run_collective(group, facts.operation, given)) << facts.name;
+    EXPECT_NO_THROW(run_collective_async(group, facts.operation, given).wait()) << facts.name;
+  }
+}
+
 // A sequence of collectives of all sizes, in every kind of memory, with random delays of ranks.
 void operations_of_mixed_sizes(const ProcessGroup& group) {
   Arena registered(group, Kind::registered);
@@ -629,6 +644,7 @@ const std::vector<Conformance>& conformance_suite() {
       {"MessagesGoRoundARing", messages_go_round_a_ring},
       {"MessagesAreTakenByTagAndFromAnySource", messages_are_taken_by_tag_and_from_any_source},
       {"SubGroupsByColorAndByRanks", sub_groups_by_color_and_by_ranks},
+      {"EveryOperationOfTheTable", every_operation_of_the_table},
       {"OperationsOfMixedSizes", operations_of_mixed_sizes},
       {"LargeOnes", large_ones},
       {"TheFlightRecorderKnowsTheLastOperations", the_flight_recorder_knows_the_last_operations},
