@@ -12,6 +12,7 @@
 #include <cstring>
 #include <numeric>
 #include <regex>
+#include <span>
 #include <string>
 #include <thread>
 
@@ -38,16 +39,9 @@ bool is_mutant(const std::string& call, const CallOptions& options) {
          std::regex_search(call + ": " + std::string(options.label), std::regex(pattern));
 }
 
-bool is_mutant(const std::string& call, const Buffer& data, const CallOptions& options) {
-  return is_mutant(call + " of " + std::string(name(data.dtype)), options);
-}
-
-std::string with_op(const char* call, ReduceOp op) {
-  return std::string(call) + '(' + std::string(name(op)) + ')';
-}
-
 // Where this rank's part of `all` begins, in bytes.
-std::byte* own_part(const Buffer& all, const Counts& counts, const ProcessGroup& group) {
+std::byte* own_part(const Buffer& all, std::span<const std::size_t> counts,
+                    const ProcessGroup& group) {
   const auto rank = static_cast<std::size_t>(group.rank());
   const std::size_t before =
       counts.empty()
@@ -60,50 +54,56 @@ void move_bytes(void* to, const void* from, std::size_t bytes) {
   if (bytes > 0) std::memmove(to, from, bytes);
 }
 
-}  // namespace
-
-// Delays the ranks one after another, so that ranks which did not wait are certainly early.
-void ProcessGroup::barrier(const CallOptions& options) const {
-  using Function = void (*)(const ProcessGroup*, const CallOptions&);
-  static const auto function =
-      real<Function>("_ZNK8lockstep12ProcessGroup7barrierERKNS_11CallOptionsE");
-  if (!is_mutant("barrier", options)) return function(this, options);
-  std::this_thread::sleep_for(std::chrono::milliseconds(20 * rank()));
+// A buffer that this rank has: gather and scatter use the other on the root only.
+const Buffer& data_of(Operation operation, const CollectiveArguments& given) {
+  return shape_of(operation) == OperationShape::collects ? given.input : given.output;
 }
 
-void ProcessGroup::all_reduce(const Buffer& data, ReduceOp op, const CallOptions& options) const {
-  using Function = void (*)(const ProcessGroup*, const Buffer&, ReduceOp, const CallOptions&);
-  static const auto function = real<Function>(
-      "_ZNK8lockstep12ProcessGroup10all_reduceERKNS_6BufferENS_8ReduceOpERKNS_11CallOptionsE");
-  if (!is_mutant(with_op("all_reduce", op), data, options)) function(this, data, op, options);
+std::string description_of(Operation operation, const CollectiveArguments& given) {
+  std::string text(name(operation));
+  if (reduces(operation)) text += '(' + std::string(name(given.op)) + ')';
+  if (shape_of(operation) == OperationShape::barrier) return text;
+  return text + " of " + std::string(name(data_of(operation, given).dtype));
 }
 
-void ProcessGroup::all_gather(const Buffer& input, const Buffer& output, const Counts& counts,
-                              const CallOptions& options) const {
-  using Function = void (*)(const ProcessGroup*, const Buffer&, const Buffer&, const Counts&,
-                            const CallOptions&);
-  static const auto function = real<Function>(
-      "_ZNK8lockstep12ProcessGroup10all_gatherERKNS_6BufferES3_RKSt6vectorImSaImEERKNS_"
-      "11CallOptionsE");
-  if (!is_mutant("all_gather", input, options))
-    return function(this, input, output, counts, options);
-  std::byte* const own = own_part(output, counts, *this);
+// Replaces all parts of `output` but this rank's own by zeros.
+void gather_alone(const ProcessGroup& group, const CollectiveArguments& given) {
+  const Buffer& input = given.input;
+  const Buffer& output = given.output;
+  if (output.data == nullptr) return;
+  std::byte* const own = own_part(output, given.counts, group);
   move_bytes(own, input.data, input.bytes());
   for (auto* at = static_cast<std::byte*>(output.data); at != own; ++at) *at = std::byte{0};
   std::byte* const end = static_cast<std::byte*>(output.data) + output.bytes();
   for (std::byte* at = own + input.bytes(); at != end; ++at) *at = std::byte{0};
 }
 
-void ProcessGroup::reduce_scatter(const Buffer& input, const Buffer& output, ReduceOp op,
-                                  const Counts& counts, const CallOptions& options) const {
-  using Function = void (*)(const ProcessGroup*, const Buffer&, const Buffer&, ReduceOp,
-                            const Counts&, const CallOptions&);
+void take_own_part(const ProcessGroup& group, const CollectiveArguments& given) {
+  const Buffer& output = given.output;
+  if (given.input.data != nullptr)
+    return move_bytes(output.data, own_part(given.input, given.counts, group), output.bytes());
+  std::memset(output.data, 0, output.bytes());
+}
+
+}  // namespace
+
+void run_collective(const ProcessGroup& group, Operation operation,
+                    const CollectiveArguments& given, const CallOptions& options) {
+  using Function =
+      void (*)(const ProcessGroup&, Operation, const CollectiveArguments&, const CallOptions&);
   static const auto function = real<Function>(
-      "_ZNK8lockstep12ProcessGroup14reduce_scatterERKNS_6BufferES3_NS_8ReduceOpERKSt6vectorImSaImEE"
+      "_ZN8lockstep14run_collectiveERKNS_12ProcessGroupENS_9OperationERKNS_19CollectiveArgumentsE"
       "RKNS_11CallOptionsE");
-  if (!is_mutant(with_op("reduce_scatter", op), input, options))
-    return function(this, input, output, op, counts, options);
-  move_bytes(output.data, own_part(input, counts, *this), output.bytes());
+  const OperationShape shape = shape_of(operation);
+  if (shape == OperationShape::exchanges || !is_mutant(description_of(operation, given), options))
+    return function(group, operation, given, options);
+  // Ranks that did not wait are certainly early if the others start one after another.
+  if (shape == OperationShape::barrier)
+    std::this_thread::sleep_for(std::chrono::milliseconds(20 * group.rank()));
+  else if (shape == OperationShape::collects)
+    gather_alone(group, given);
+  else if (shape == OperationShape::distributes)
+    take_own_part(group, given);
 }
 
 void ProcessGroup::all_to_all(const Buffer& input, const Buffer& output, const Counts& send_counts,
@@ -113,7 +113,9 @@ void ProcessGroup::all_to_all(const Buffer& input, const Buffer& output, const C
   static const auto function = real<Function>(
       "_ZNK8lockstep12ProcessGroup10all_to_allERKNS_6BufferES3_RKSt6vectorImSaImEES8_RKNS_"
       "11CallOptionsE");
-  if (!is_mutant("all_to_all", input, options))
+  const std::string description =
+      description_of(Operation::all_to_all, {.input = input, .output = output});
+  if (!is_mutant(description, options))
     return function(this, input, output, send_counts, receive_counts, options);
   std::memset(output.data, 0, output.bytes());
   std::byte* const own = own_part(output, receive_counts, *this);
