@@ -75,7 +75,7 @@ class StandInCommunicator final : public comm::DeviceCommunicator {
     wire_->changed.notify_all();
   }
   bool supports(Operation operation, DType, ReduceOp) const override {
-    return operation != Operation::gather && operation != Operation::scatter;  // As NCCL.
+    return !devices_.lacks.contains(operation);
   }
   void run(const comm::Collective& collective) override {
     const Operation operation = collective.signature.operation;
@@ -185,6 +185,8 @@ ProcessGroup group_of(const std::shared_ptr<comm::ThreadTeam>& team, int rank,
 std::shared_ptr<const comm::DeviceEngine> engine_of(StandInDevices& devices) {
   return std::make_shared<const comm::DeviceEngine>(comm::DeviceEngine{
       .why_not = [&devices] { return devices.why_not; },
+      .supports = [&devices](Operation operation, DType,
+                             ReduceOp) { return !devices.lacks.contains(operation); },
       .make =
           [&devices](const comm::DeviceMembers& members, int index, Deadline) {
             const std::lock_guard lock(devices.mutex);

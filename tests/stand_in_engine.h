@@ -19,6 +19,7 @@
 
 #include "lockstep/comm/engine/device_communicator.h"
 #include "lockstep/comm/process_group.h"
+#include "lockstep/job/detail/operation.h"
 
 namespace lockstep::test {
 
@@ -34,6 +35,7 @@ struct StandInDevices {
   std::array<std::atomic<bool>, 8> is_cancelled{};  // Index: rank.
   std::atomic<int> made{0};
   std::string why_not = {};
+  std::set<Operation> lacks = {Operation::gather, Operation::scatter};  // As NCCL.
   std::atomic<bool> fails{false};
   std::chrono::milliseconds patience = std::chrono::seconds(10);  // Longest wait for a rank.
 

@@ -75,10 +75,13 @@ std::string DeviceBackend::refusal_on_device(const Collective& collective) {
   if (!why.empty()) return std::string(why);
   const int index = on_device(collective).device_index;
   int mine = device_;
-  if (mine == no_device) {
+  if (mine == no_device)
     if (auto none = engine_->why_not(); !none.empty()) return none;
-    if (device_.compare_exchange_strong(mine, index)) return {};
-  }
+  if (reduces(signature.operation) &&
+      !engine_->supports(signature.operation, signature.dtype, signature.op))
+    return fmt::format("the engine for CUDA memory has no {} of {}", lockstep::name(signature.op),
+                       lockstep::name(signature.dtype));
+  if (mine == no_device && device_.compare_exchange_strong(mine, index)) return {};
   if (mine == index) return {};
   return fmt::format("this rank uses CUDA device {} in group {}, and cannot use {} beside it", mine,
                      members_.name, index);
@@ -150,7 +153,8 @@ DeviceCommunicator& DeviceBackend::communicator(const Collective& collective) {
   return *communicator_;
 }
 
-// NCCL lacks gather and scatter. Reductions are never composed: that would reduce on the host.
+// NCCL lacks gather and scatter. Reductions are never composed, which would reduce on the host:
+// refusal_on_device() returns a text for those that the engine lacks.
 void DeviceBackend::run_on_device(const Collective& collective) {
   DeviceCommunicator& device = communicator(collective);
   const Signature& signature = collective.signature;

@@ -183,6 +183,24 @@ TEST(DeviceBackend, RefusesWhatItCannotDoWithoutBreakingTheGroup) {
   });
 }
 
+TEST(DeviceBackend, RefusesAReductionThatTheEngineLacksWithoutBreakingTheGroup) {
+  Devices devices;
+  devices.lacks.insert(Operation::reduce_scatter);
+  run_on(2, devices, [](ProcessGroup& group) {
+    Values values(2, 1);
+    Values part(1);
+    std::string text;
+    EXPECT_EQ(fault_of([&] { group.reduce_scatter(on_cuda(values), on_cuda(part)); }, &text),
+              Fault::unsupported);
+    EXPECT_NE(text.find("reduce_scatter: the engine for CUDA memory has no sum of float32"),
+              std::string::npos)
+        << text;
+    group.all_reduce(on_cuda(values, 1));  // The refused call chose no device.
+    EXPECT_EQ(values, Values(2, 2));
+    destroy_process_group(group);
+  });
+}
+
 TEST(DeviceBackend, ReportsWhyThereIsNoEngine) {
   Devices devices;
   devices.why_not = "there is no NVIDIA driver here";

@@ -45,6 +45,9 @@ struct DeviceEngine {
   // Why there is none on this host; empty when there is one. Starts nothing.
   std::function<std::string()> why_not;
 
+  // As that of its communicators. Only if why_not() is empty.
+  std::function<bool(Operation operation, DType dtype, ReduceOp op)> supports;
+
   // Collective over the members. Errors: timeout; misuse when two ranks use one device.
   std::function<std::unique_ptr<DeviceCommunicator>(const DeviceMembers& members, int device_index,
                                                     Deadline deadline)>

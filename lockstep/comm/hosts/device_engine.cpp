@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <charconv>
+#include <cstdint>
 #include <cstring>
 #include <optional>
 #include <string_view>
@@ -84,6 +85,11 @@ std::shared_ptr<Store> open_device_store(HostSession& session, const DeviceMembe
 std::shared_ptr<const DeviceEngine> make_device_engine(const DeviceEngineOptions& options) {
   DeviceEngine engine;
   engine.why_not = [] { return why_no_engine("nccl"); };
+  engine.supports = [](Operation operation, DType dtype, ReduceOp op) {
+    static const lockstep_engine& nccl = *open_engine("nccl").abi;
+    return nccl.supports(static_cast<std::uint8_t>(operation), static_cast<std::uint8_t>(dtype),
+                         static_cast<std::uint8_t>(op)) != 0;
+  };
   engine.make = [options](const DeviceMembers& members, int device_index, Deadline deadline) {
     CommunicatorOptions made{.engine = &open_engine("nccl"),
                              .rank = members.rank,
