@@ -128,6 +128,20 @@ std::vector<std::int64_t> exchange_splits(std::vector<std::int64_t> send_splits,
   return all;
 }
 
+const OperationFacts& require_in_place(Operation operation) {
+  const OperationFacts& facts = facts_of(operation);
+  require(facts.shape == OperationShape::in_place,
+          [&] { return std::string(facts.name) + " does not work in place on one tensor"; });
+  return facts;
+}
+
+CollectiveArguments arguments_of(const OperationFacts& facts, const at::Tensor& data,
+                                 const InPlace& given) {
+  return {.output = facts.reduces ? reducible(data, given.op) : movable(data),
+          .op = given.op,
+          .root = given.root};
+}
+
 }  // namespace
 
 c10::Device local_device(const ProcessGroup& group) {
@@ -144,51 +158,25 @@ DType reducible_dtype(at::ScalarType dtype) {
               std::string("elements of type ") + c10::toString(dtype) + " cannot be reduced");
 }
 
-void all_reduce(const at::Tensor& tensor, const ProcessGroup& group, ReduceOp op,
-                const CallOptions& options) {
-  require_writable(tensor, "all_reduce");
+void run_in_place(const at::Tensor& tensor, const ProcessGroup& group, Operation operation,
+                  const InPlace& given, const CallOptions& options) {
+  const OperationFacts& facts = require_in_place(operation);
+  const bool is_root = group.rank() == given.root;
+  const bool writes =
+      facts.rooted == OperationRoot::no || is_root == (facts.rooted == OperationRoot::to);
+  writes ? require_writable(tensor, facts.name) : require_dense(tensor, facts.name);
   const Labelled labelled(options, shape_text(tensor));
-  in_place(tensor, true,
-           [&](const at::Tensor& data) { group.all_reduce(reducible(data, op), op, labelled); });
+  in_place(tensor, writes, [&](const at::Tensor& data) {
+    run_collective(group, operation, arguments_of(facts, data, given), labelled);
+  });
 }
 
-Work all_reduce_async(const at::Tensor& tensor, const ProcessGroup& group, ReduceOp op,
-                      const CallOptions& options) {
-  require_contiguous(tensor, "all_reduce_async");
+Work run_in_place_async(const at::Tensor& tensor, const ProcessGroup& group, Operation operation,
+                        const InPlace& given, const CallOptions& options) {
+  const OperationFacts& facts = require_in_place(operation);
+  require_contiguous(tensor, std::string(facts.name) + "_async");
   const Labelled labelled(options, shape_text(tensor), {tensor});
-  return group.all_reduce_async(reducible(tensor, op), op, labelled);
-}
-
-void broadcast(const at::Tensor& tensor, const ProcessGroup& group, int root,
-               const CallOptions& options) {
-  const bool receives = group.rank() != root;
-  receives ? require_writable(tensor, "broadcast") : require_dense(tensor, "broadcast");
-  const Labelled labelled(options, shape_text(tensor));
-  in_place(tensor, receives,
-           [&](const at::Tensor& data) { group.broadcast(movable(data), root, labelled); });
-}
-
-Work broadcast_async(const at::Tensor& tensor, const ProcessGroup& group, int root,
-                     const CallOptions& options) {
-  require_contiguous(tensor, "broadcast_async");
-  const Labelled labelled(options, shape_text(tensor), {tensor});
-  return group.broadcast_async(movable(tensor), root, labelled);
-}
-
-void reduce(const at::Tensor& tensor, const ProcessGroup& group, int root, ReduceOp op,
-            const CallOptions& options) {
-  const bool receives = group.rank() == root;
-  receives ? require_writable(tensor, "reduce") : require_dense(tensor, "reduce");
-  const Labelled labelled(options, shape_text(tensor));
-  in_place(tensor, receives,
-           [&](const at::Tensor& data) { group.reduce(reducible(data, op), root, op, labelled); });
-}
-
-Work reduce_async(const at::Tensor& tensor, const ProcessGroup& group, int root, ReduceOp op,
-                  const CallOptions& options) {
-  require_contiguous(tensor, "reduce_async");
-  const Labelled labelled(options, shape_text(tensor), {tensor});
-  return group.reduce_async(reducible(tensor, op), root, op, labelled);
+  return run_collective_async(group, operation, arguments_of(facts, tensor, given), labelled);
 }
 
 at::Tensor all_gather(const at::Tensor& tensor, const ProcessGroup& group,

@@ -36,23 +36,49 @@ namespace lockstep {
 // Errors: unsupported without CUDA in LibTorch or without a device.
 LOCKSTEP_API c10::Device local_device(const ProcessGroup& group);
 
+struct InPlace {
+  ReduceOp op = ReduceOp::sum;  // Only for operations that combine elements.
+  int root = 0;                 // Only for operations with a root.
+};
+
+// Any operation in place of operation_table (job/detail/operation.h), such as the three below.
+// Errors: also misuse for another operation.
+LOCKSTEP_API void run_in_place(const at::Tensor& tensor, const ProcessGroup& group,
+                               Operation operation, const InPlace& given = {},
+                               const CallOptions& options = {});
+LOCKSTEP_API Work run_in_place_async(const at::Tensor& tensor, const ProcessGroup& group,
+                                     Operation operation, const InPlace& given = {},
+                                     const CallOptions& options = {});
+
 // Combines the tensors of all ranks, element by element.
-LOCKSTEP_API void all_reduce(const at::Tensor& tensor, const ProcessGroup& group,
-                             ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
-LOCKSTEP_API Work all_reduce_async(const at::Tensor& tensor, const ProcessGroup& group,
-                                   ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
+inline void all_reduce(const at::Tensor& tensor, const ProcessGroup& group,
+                       ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) {
+  run_in_place(tensor, group, Operation::all_reduce, {.op = op}, options);
+}
+inline Work all_reduce_async(const at::Tensor& tensor, const ProcessGroup& group,
+                             ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) {
+  return run_in_place_async(tensor, group, Operation::all_reduce, {.op = op}, options);
+}
 
 // Replaces `tensor` by that of rank `root`.
-LOCKSTEP_API void broadcast(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
-                            const CallOptions& options = {});
-LOCKSTEP_API Work broadcast_async(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
-                                  const CallOptions& options = {});
+inline void broadcast(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
+                      const CallOptions& options = {}) {
+  run_in_place(tensor, group, Operation::broadcast, {.root = root}, options);
+}
+inline Work broadcast_async(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
+                            const CallOptions& options = {}) {
+  return run_in_place_async(tensor, group, Operation::broadcast, {.root = root}, options);
+}
 
 // An all_reduce() that writes only the tensor of rank `root`.
-LOCKSTEP_API void reduce(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
-                         ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
-LOCKSTEP_API Work reduce_async(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
-                               ReduceOp op = ReduceOp::sum, const CallOptions& options = {});
+inline void reduce(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
+                   ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) {
+  run_in_place(tensor, group, Operation::reduce, {.op = op, .root = root}, options);
+}
+inline Work reduce_async(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
+                         ReduceOp op = ReduceOp::sum, const CallOptions& options = {}) {
+  return run_in_place_async(tensor, group, Operation::reduce, {.op = op, .root = root}, options);
+}
 
 // Returns the tensors of all ranks, joined: [group.size(), *tensor.sizes()].
 LOCKSTEP_API at::Tensor all_gather(const at::Tensor& tensor, const ProcessGroup& group,

@@ -155,6 +155,25 @@ TEST(TensorCollectives, SeeTheValuesOfALazyConjugate) {
   });
 }
 
+TEST(TensorCollectives, RunInPlaceTakesOnlyOperationsInPlace) {
+  on_ranks([](ProcessGroup& group) {
+    for (const OperationFacts& facts : operation_table) {
+      const at::Tensor tensor = mine(group.rank(), at::kFloat);
+      const auto run = [&] { run_in_place(tensor, group, facts.operation); };
+      if (facts.shape != OperationShape::in_place) {
+        EXPECT_EQ(fault_of(run), Fault::misuse) << facts.name;
+        continue;
+      }
+      run();
+      run_in_place_async(tensor, group, facts.operation).wait();
+    }
+    std::string text;
+    const at::Tensor transposed = mine(group.rank(), at::kFloat).t();
+    EXPECT_EQ(fault_of([&] { reduce_async(transposed, group); }, &text), Fault::misuse);
+    EXPECT_NE(text.find("reduce_async: the tensor must be contiguous"), text.npos) << text;
+  });
+}
+
 TEST(TensorCollectives, PassTheOperationOn) {
   run_in_process(3, [](ProcessGroup& group) {
     const auto reduced = [&](ReduceOp op, at::ScalarType type) {
