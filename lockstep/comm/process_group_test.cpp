@@ -51,6 +51,9 @@ TEST(Barrier, IsAMismatchWhereAnotherRankCallsSomethingElse) {
   EXPECT_NE(message.find("rank 0 called barrier"), message.npos) << message;
 }
 
+// The deprecated wait() for a deadline must not make this ambiguous.
+static_assert(requires(const Work& work) { work.wait({}); });
+
 TEST(ProcessGroup, RunCollectiveRefusesOperationsThatAreNoCollectiveOnData) {
   const ProcessGroup self = ProcessGroup::self();
   for (const Operation operation : {Operation::none, Operation::split, Operation::send,

@@ -32,6 +32,7 @@ class LOCKSTEP_API Work {
   // those before it, if not started. Errors: the operation's; timeout, when the operation
   // continues.
   void wait(std::chrono::milliseconds timeout = std::chrono::milliseconds::max()) const;
+  template <int = 0>  // A template, so that wait({}) is not ambiguous.
   [[deprecated("pass a timeout")]] void wait(std::chrono::steady_clock::time_point deadline) const {
     wait(std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()));
   }

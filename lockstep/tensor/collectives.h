@@ -88,10 +88,11 @@ LOCKSTEP_API at::Tensor all_gather(const at::Tensor& tensor, const ProcessGroup&
 LOCKSTEP_API Work all_gather_async(const at::Tensor& output, const at::Tensor& tensor,
                                    const ProcessGroup& group, at::IntArrayRef splits = {},
                                    const CallOptions& options = {});
-[[deprecated("pass splits")]] inline Work all_gather_async(const at::Tensor& output,
-                                                           const at::Tensor& tensor,
-                                                           const ProcessGroup& group,
-                                                           const CallOptions& options) {
+template <int = 0>  // A template, so that `{}` for splits is not ambiguous.
+[[deprecated("pass splits")]] Work all_gather_async(const at::Tensor& output,
+                                                    const at::Tensor& tensor,
+                                                    const ProcessGroup& group,
+                                                    const CallOptions& options) {
   return all_gather_async(output, tensor, group, {}, options);
 }
 [[deprecated("use all_gather_async()")]] inline Work all_gather_uneven_async(

@@ -155,6 +155,10 @@ TEST(TensorCollectives, SeeTheValuesOfALazyConjugate) {
   });
 }
 
+// The deprecated form without splits must not make this ambiguous.
+static_assert(requires(const at::Tensor& output, const at::Tensor& tensor,
+                       const ProcessGroup& group) { all_gather_async(output, tensor, group, {}); });
+
 TEST(TensorCollectives, RunInPlaceTakesOnlyOperationsInPlace) {
   on_ranks([](ProcessGroup& group) {
     for (const OperationFacts& facts : operation_table) {
