@@ -61,9 +61,10 @@ LOCKSTEP_API std::size_t size_of(DType dtype);
 // How reductions combine elements. Stored in call signatures: values are frozen.
 enum class ReduceOp : std::uint8_t {
   sum = 0,
-  average = 1,  // Sum times 1 / size(). Truncates integers towards zero. No booleans.
+  average = 1,  // Sum times 1 / size(). Truncates integers towards zero. Refuses booleans.
   product = 2,
-  min = 3,  // As in max, NaN on any rank gives NaN: see torch.minimum().
+  // min and max are NaN if any rank's element is NaN, as torch.minimum() and torch.maximum().
+  min = 3,
   max = 4,
   band = 5,  // Bitwise operations take only integers and bool.
   bor = 6,
