@@ -18,10 +18,14 @@ struct LeftWorld {
 
   bool is_needed() const { return pid != this_process() || context->connections->has_peers(); }
 
-  void end_connections() const {
+  void begin_to_end() const {
     if (pid != this_process()) return;
     context->notices.reset();
-    context->connections.reset();
+    context->connections->begin_to_end();
+  }
+
+  void end() const {
+    if (pid == this_process()) context->connections.reset();
   }
 };
 
@@ -35,7 +39,8 @@ struct AtExit {
   LeftWorlds& worlds = *new LeftWorlds;
   ~AtExit() {
     const std::lock_guard lock(worlds.mutex);
-    for (const LeftWorld& world : worlds.kept) world.end_connections();
+    for (const LeftWorld& world : worlds.kept) world.begin_to_end();  // They wait concurrently.
+    for (const LeftWorld& world : worlds.kept) world.end();
   }
 };
 

@@ -12,7 +12,7 @@
 namespace lockstep::comm {
 
 // Keeps `context` until ranks of other hosts have read all data. The end of the process waits for
-// them, at most 5 s.
+// them, at most 5 s for all kept contexts together.
 void keep_for_others(std::shared_ptr<HostsContext> context);
 
 // Releases the contexts that no rank needs any more.

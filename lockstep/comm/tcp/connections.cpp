@@ -28,6 +28,8 @@ Connections::Connections(Options options) : loop_(std::make_shared<Loop>(std::mo
 
 Connections::~Connections() { loop_->stop(); }
 
+void Connections::begin_to_end() { loop_->begin_to_end(); }
+
 std::string Connections::address() const { return loop_->address(); }
 
 void Connections::connect(const std::vector<RemoteRank>& ranks, Deadline deadline,

@@ -56,6 +56,10 @@ class Connections {
   Connections(const Connections&) = delete;
   Connections& operator=(const Connections&) = delete;
 
+  // Begins to end, without waiting: the destructor then waits for the rest of its time. Nothing is
+  // received afterwards.
+  void begin_to_end();
+
   std::string address() const;  // HOST:PORT of its listener.
 
   // Blocks until all `ranks` are connected; each rank connects to higher ranks. Call it once. Calls

@@ -9,6 +9,7 @@
 #include <future>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "lockstep/comm/tcp/frames.h"
 #include "lockstep/job/store/tcp_socket.h"
@@ -113,6 +114,21 @@ TEST(ConnectionsEnd, WaitForAPeerThatStandsStillBeforeItReads) {
   expect_all_of(last.read_all(0), entry.size());
   ::shutdown(last.socket(0), SHUT_RDWR);
   ended.wait();
+}
+
+TEST(ConnectionsEnd, BeforeTheReaderOfOthersHasRead) {
+  LastOf slow(2), last(2);
+  const std::string entry(1'000'000, 'x');
+  std::vector<std::shared_ptr<Channels>> groups;
+  for (LastOf* const one : {&slow, &last}) {
+    one->connect();
+    groups.push_back(one->open("world"));
+    groups.back()->say(0, entry);
+    one->connections().finish();
+    one->connections().begin_to_end();
+  }
+  expect_all_of(last.read_all(0), entry.size());  // `slow` still waits for its reader.
+  for (const LastOf* const one : {&slow, &last}) ::shutdown(one->socket(0), SHUT_RDWR);
 }
 
 TEST(ConnectionsEnd, WhenAPeerThatStillSpeaksHasReadEverything) {

@@ -79,9 +79,13 @@ Connections::Loop::Loop(Options options)
 
 Connections::Loop::~Loop() { stop(); }
 
-void Connections::Loop::stop() {
+void Connections::Loop::begin_to_end() {
   stopping_ = true;
   wake();
+}
+
+void Connections::Loop::stop() {
+  begin_to_end();
   if (thread_.joinable()) thread_.join();
 }
 

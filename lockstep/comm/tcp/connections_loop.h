@@ -28,8 +28,9 @@ class Connections::Loop {
   const JobMember& member() const { return options_.member; }
   const std::string& address() const { return address_; }
 
-  // Ends all connections when peers have read the sent data; waits up to 5 s after finish().
-  void stop();
+  // Ends all connections when peers have read the sent data; after finish(), at most 5 s later.
+  void begin_to_end();
+  void stop();  // Also waits for the end.
 
   PeerTable& peers() { return peers_; }
 
