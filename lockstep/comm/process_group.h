@@ -74,7 +74,8 @@ LOCKSTEP_API Work run_collective_async(const ProcessGroup& group, Operation oper
 
 class LOCKSTEP_API ProcessGroup {
  public:
-  // A new group of this process alone. Needs no launcher.
+  // A new group of this process alone, which moves CPU memory only. Needs no launcher. Calls that
+  // move data allocate up to 2 MiB.
   static ProcessGroup self();
 
   int rank() const;

@@ -2,9 +2,11 @@
 #include "lockstep/comm/process_group.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/base/processes.h"
 #include "lockstep/base/time.h"
 #include "lockstep/comm/barrier.h"
 #include "lockstep/comm/in_process.h"
@@ -79,6 +82,20 @@ TEST(ProcessGroup, SelfNeedsNoLauncher) {
   destroy_process_group(self);
   EXPECT_EQ(fault_of([&] { self.barrier(); }), Fault::misuse);
   ProcessGroup::self().barrier();
+}
+
+TEST(ProcessGroup, SelfTakesMemoryForDataOnlyWhenItMovesSome) {
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "sanitizers need memory of their own";
+#endif
+  const auto resident = [] { return process_stat(::getpid())->resident_bytes; };
+  const std::int64_t before = resident();
+  std::vector<ProcessGroup> groups;
+  for (int i = 0; i < 16; ++i) {
+    groups.push_back(ProcessGroup::self());
+    groups.back().barrier();
+  }
+  EXPECT_LT(resident(), before + (std::int64_t{8} << 20));
 }
 
 const Ranks memory_outlives("memory outlives", [](const Rank& rank) {

@@ -2,12 +2,10 @@
 #include "lockstep/comm/shm/thread_peers.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
-#include <cstring>
-#include <new>
 #include <numeric>
 
 #include "lockstep/base/memory.h"
@@ -16,14 +14,16 @@
 namespace lockstep::comm {
 namespace {
 
+// Each page takes memory when it is first used: a group of one rank uses little of its segment.
 SharedMemory zeros(std::size_t bytes) {
   const std::size_t whole = whole_pages(bytes);
-  auto* memory =
-      whole < bytes ? nullptr : static_cast<std::byte*>(std::aligned_alloc(page_size(), whole));
-  if (memory == nullptr)
+  void* const memory = whole < bytes ? MAP_FAILED
+                                     : ::mmap(nullptr, whole, PROT_READ | PROT_WRITE,
+                                              MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED)
     throw Error(Fault::system, fmt::format("{} bytes of memory could not be allocated", bytes));
-  std::memset(memory, 0, whole);
-  return {memory, std::free};
+  ::madvise(memory, whole, MADV_NOHUGEPAGE);  // A huge page could be the whole segment.
+  return {static_cast<std::byte*>(memory), [whole](std::byte* begin) { ::munmap(begin, whole); }};
 }
 
 std::vector<int> all_of(int size) {
