@@ -136,7 +136,7 @@ const OperationFacts& require_in_place(Operation operation) {
 }
 
 CollectiveArguments arguments_of(const OperationFacts& facts, const at::Tensor& data,
-                                 const InPlace& given) {
+                                 const InPlaceArguments& given) {
   return {.output = facts.reduces ? reducible(data, given.op) : movable(data),
           .op = given.op,
           .root = given.root};
@@ -159,7 +159,7 @@ DType reducible_dtype(at::ScalarType dtype) {
 }
 
 void run_in_place(const at::Tensor& tensor, const ProcessGroup& group, Operation operation,
-                  const InPlace& given, const CallOptions& options) {
+                  const InPlaceArguments& given, const CallOptions& options) {
   const OperationFacts& facts = require_in_place(operation);
   const bool is_root = group.rank() == given.root;
   const bool writes =
@@ -172,7 +172,7 @@ void run_in_place(const at::Tensor& tensor, const ProcessGroup& group, Operation
 }
 
 Work run_in_place_async(const at::Tensor& tensor, const ProcessGroup& group, Operation operation,
-                        const InPlace& given, const CallOptions& options) {
+                        const InPlaceArguments& given, const CallOptions& options) {
   const OperationFacts& facts = require_in_place(operation);
   require_contiguous(tensor, std::string(facts.name) + "_async");
   const Labelled labelled(options, shape_text(tensor), {tensor});

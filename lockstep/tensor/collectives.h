@@ -36,7 +36,7 @@ namespace lockstep {
 // Errors: unsupported without CUDA in LibTorch or without a device.
 LOCKSTEP_API c10::Device local_device(const ProcessGroup& group);
 
-struct InPlace {
+struct InPlaceArguments {
   ReduceOp op = ReduceOp::sum;  // Only for operations that combine elements.
   int root = 0;                 // Only for operations with a root.
 };
@@ -44,10 +44,10 @@ struct InPlace {
 // Any operation in place of operation_table (job/detail/operation.h), such as the three below.
 // Errors: also misuse for another operation.
 LOCKSTEP_API void run_in_place(const at::Tensor& tensor, const ProcessGroup& group,
-                               Operation operation, const InPlace& given = {},
+                               Operation operation, const InPlaceArguments& given = {},
                                const CallOptions& options = {});
 LOCKSTEP_API Work run_in_place_async(const at::Tensor& tensor, const ProcessGroup& group,
-                                     Operation operation, const InPlace& given = {},
+                                     Operation operation, const InPlaceArguments& given = {},
                                      const CallOptions& options = {});
 
 // Combines the tensors of all ranks, element by element.
