@@ -55,6 +55,12 @@ std::map<Seat, int> places_in(const std::vector<Seat>& members) {
   return places;
 }
 
+GroupOrigin origin_of(const std::vector<Seat>& members) {
+  std::vector<std::string> processes;
+  for (const Seat& seat : members) processes.push_back(text_of(seat));
+  return {.processes = std::make_shared<const std::vector<std::string>>(std::move(processes))};
+}
+
 struct Generation {
   std::map<Seat, int> places;
   std::shared_ptr<comm::RankContext> context;  // Null before the group exists.
@@ -473,6 +479,7 @@ void ElasticGroup::Implementation::form() {
   ProcessGroup made = make_or_give_up(init);
   store->release();
   failures_ = 0;
+  GroupAccess::state_of(made).set_origin(origin_of(decision_.members));
   made_ = {places_in(decision_.members), GroupAccess::state_of(made).rank_context()};
   leave(std::exchange(group_, std::move(made)));
   watch_arrivals();

@@ -107,6 +107,20 @@ class LOCKSTEP_API ElasticGroup {
   const std::unique_ptr<Implementation> implementation_;
 };
 
+// For each rank of `after`: the rank that the same process had in `before`, or -1. Both are worlds
+// or subgroups of one ElasticGroup, of any generations; either may have been left. Not collective.
+// Errors: misuse for another group.
+LOCKSTEP_API std::vector<int> former_ranks(const ProcessGroup& before, const ProcessGroup& after);
+
+// Makes `group` again from `world`, the group of a later generation: a subgroup of the members that
+// are left, in their order. Only they call it, and all of them. `group` may have been left. A rank
+// whose call failed passes the same `group` with the next world. Other members may pass the group
+// that they made meanwhile. The new group is called "WORLD.NAME", with the name of the first one.
+// Errors: misuse for groups outside an ElasticGroup; those of ProcessGroup::group_of(). After
+// peer_lost, call agree() and form(), then shrink() with the next world.
+LOCKSTEP_API ProcessGroup shrink(const ProcessGroup& group, const ProcessGroup& world,
+                                 const CallOptions& options = {});
+
 // Whether the remaining ranks of a group can continue: peer_lost, timeout and aborted.
 LOCKSTEP_API bool can_continue_after(const Error& error);
 

@@ -8,6 +8,7 @@
 #include <csignal>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <thread>
 
 #include "lockstep/comm/process_group.h"
@@ -129,6 +130,50 @@ const Ranks told_to_leave("a replacement gets SIGTERM", [](const Rank& process) 
 
 TEST(ElasticSteps, AProcessThatWaitsToJoinLeavesOnSigterm) {
   EXPECT_TRUE(all_succeeded(told_to_leave.run(2)));
+}
+
+// Its state is the sum, over all steps, of the size of a subgroup.
+class Halves final : public TrainingObjects {
+ public:
+  void copy() override {}
+  void make(ProcessGroup& group, bool /*restores*/) override {
+    half_ = half_ ? shrink(*half_, group) : group.split(group.rank() % 2);
+  }
+  void require_whole(ProcessGroup&) override {}
+  void send(ProcessGroup&, int) override {}
+  void receive(ProcessGroup&, int) override {}
+
+  void compute() {
+    sum_ = 1;
+    half_->all_reduce({.data = &sum_, .count = 1});
+  }
+  void apply() { state += sum_; }
+
+  float state = 0;
+
+ private:
+  std::optional<ProcessGroup> half_;
+  float sum_ = 0;
+};
+
+const Ranks in_halves("ranks of subgroups die", [](const Rank& rank) {
+  Halves halves;
+  ElasticSteps steps(halves, elastic_options(rank));
+  steps.begin();
+  while (steps.steps() < 10) {
+    const auto compute = [&] {
+      if (rank.rank == 2 && steps.steps() == 3) ::raise(SIGKILL);
+      if (rank.rank == 3 && steps.steps() == 6) ::raise(SIGKILL);
+      halves.compute();
+    };
+    ASSERT_TRUE(steps.step(compute, [&] { halves.apply(); }));
+  }
+  EXPECT_EQ(halves.state, rank.rank % 2 == 0 ? 3 * 3 + 7 * 2 : 6 * 2 + 4 * 1);
+});
+
+TEST(ElasticSteps, SubgroupsOfATrainingContinueWithoutLostRanks) {
+  const auto exits = in_halves.run(5);
+  for (std::size_t rank : {0, 1, 4}) EXPECT_EQ(exits[rank].code, 0) << exits[rank].output;
 }
 
 }  // namespace

@@ -314,6 +314,7 @@ std::shared_ptr<ProcessGroup::State> ProcessGroup::State::make_child(
   parts.rank_context = group_.resources().rank_context;
   parts.is_world = false;
   auto child = make(std::move(parts));
+  child->set_origin({.processes = origin_.processes});
   const std::lock_guard lock(children_mutex_);
   std::erase_if(children_, [](const auto& weak) { return weak.expired(); });
   children_.push_back(child);

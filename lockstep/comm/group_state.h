@@ -69,6 +69,14 @@ class ChildTries {
   std::map<std::pair<std::string, std::vector<int>>, Tries> all_;
 };
 
+// A group keeps it in all generations of an elastic group (elastic_group.h).
+struct GroupOrigin {
+  // The process of each rank of the world; null in a world whose ranks never change.
+  std::shared_ptr<const std::vector<std::string>> processes = {};
+
+  std::string name = {};  // The group's name before its first shrink(); empty: name().
+};
+
 class ProcessGroup::State : public std::enable_shared_from_this<State> {
  public:
   struct Parts {
@@ -85,6 +93,10 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   State& operator=(const State&) = delete;
 
   const comm::GroupIdentity& identity() const { return group_.identity(); }
+
+  // Subgroups made later have the same processes. Only before other threads use the group.
+  void set_origin(GroupOrigin origin) { origin_ = std::move(origin); }
+  const GroupOrigin& origin() const { return origin_; }
 
   // Errors: misuse in a fork()ed child, and for a destroyed group.
   std::shared_ptr<comm::RankContext> rank_context() const;
@@ -133,6 +145,7 @@ class ProcessGroup::State : public std::enable_shared_from_this<State> {
   enum class End { with_all, alone };
   void retire(End end);
 
+  GroupOrigin origin_;
   const bool is_world_;  // The end of the world's group ends the rank's context.
   comm::GroupContext group_;
   comm::GroupCollectives collectives_;
