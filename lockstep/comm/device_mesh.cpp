@@ -14,6 +14,8 @@
 #include <utility>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/elastic_group.h"
+#include "lockstep/comm/shrink.h"
 #include "lockstep/comm/values.h"
 
 namespace lockstep {
@@ -120,10 +122,8 @@ class DeviceMesh::State {
     require(!axes.empty(), what);
     require_names(axes, what);
     sizes_ = sizes_of(axes, group_.size(), what);
-    coordinates_.resize(sizes_.size());
-    int rest = group_.rank();
-    for (std::size_t axis = sizes_.size(); axis-- > 0; rest /= sizes_[axis])
-      coordinates_[axis] = rest % sizes_[axis];
+    for (std::size_t axis = 0; axis < axes.size(); ++axis)
+      coordinates_.push_back(coordinate_of(group_.rank(), axis));
     for (const MeshAxis& axis : axes) names_.push_back(axis.name);
     for (std::size_t axis = 0; axis < axes.size(); ++axis) group_of({axis});
   }
@@ -132,6 +132,19 @@ class DeviceMesh::State {
   const std::vector<std::string>& names() const { return names_; }
   int size(std::size_t axis) const { return sizes_[axis]; }
   int rank(std::size_t axis) const { return coordinates_[axis]; }
+
+  // `rank` is one of group().
+  int coordinate_of(int rank, std::size_t axis) const {
+    for (std::size_t inner = sizes_.size(); --inner > axis;) rank /= sizes_[inner];
+    return rank % sizes_[axis];
+  }
+
+  std::vector<MeshAxis> axes() const {
+    std::vector<MeshAxis> axes;
+    for (std::size_t axis = 0; axis < sizes_.size(); ++axis)
+      axes.push_back({names_[axis], sizes_[axis]});
+    return axes;
+  }
 
   std::size_t axis_of(std::string_view name) const {
     const auto found = std::find(names_.begin(), names_.end(), name);
@@ -199,5 +212,27 @@ const ProcessGroup& DeviceMesh::group() const { return state_->group(); }
 const std::vector<std::string>& DeviceMesh::names() const { return state_->names(); }
 int DeviceMesh::size(std::string_view name) const { return state_->size(state_->axis_of(name)); }
 int DeviceMesh::rank(std::string_view name) const { return state_->rank(state_->axis_of(name)); }
+
+std::optional<DeviceMesh> DeviceMesh::shrink(const ProcessGroup& world,
+                                             std::string_view replicas) const {
+  const std::size_t axis = state_->axis_of(replicas);
+  const std::vector<int> ranks = former_ranks(world, group());  // By rank of this mesh.
+  std::set<int> incomplete;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    if (ranks[rank] < 0) incomplete.insert(state_->coordinate_of(static_cast<int>(rank), axis));
+  std::vector<MeshAxis> axes = state_->axes();
+  axes[axis].size -= static_cast<int>(incomplete.size());
+  if (axes[axis].size == 0)
+    throw Error(Fault::unsupported,
+                fmt::format("DeviceMesh of group {}: no coordinate of axis '{}' has all of its "
+                            "ranks: continue from a checkpoint",
+                            group().name(), replicas));
+  if (incomplete.contains(state_->rank(axis))) return std::nullopt;
+  std::vector<int> kept;
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank)
+    if (!incomplete.contains(state_->coordinate_of(static_cast<int>(rank), axis)))
+      kept.push_back(ranks[rank]);
+  return DeviceMesh(comm::made_again(group(), world, kept, {}), axes);
+}
 
 }  // namespace lockstep

@@ -19,6 +19,7 @@
 
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,14 @@ class LOCKSTEP_API DeviceMesh {
   ProcessGroup operator[](const std::vector<std::string>& names) const;
 
   const ProcessGroup& group() const;
+
+  // After the loss of ranks of an ElasticGroup: this mesh on ranks of `world`, the group of a later
+  // generation. Axis `replicas` loses each coordinate that lacks a rank. Living ranks of such a
+  // replica are spare: they get nothing, also for later worlds. The others keep their order.
+  // Collective over the ranks that get a mesh.
+  // Errors: as lockstep::shrink(). Unsupported, on all ranks, if no replica is complete; misuse for
+  // an unknown axis.
+  std::optional<DeviceMesh> shrink(const ProcessGroup& world, std::string_view replicas) const;
 
   const std::vector<std::string>& names() const;
   int size(std::string_view name) const;

@@ -1,4 +1,4 @@
-// Tests subgroups that are made again after deaths, on one host and on two.
+// Tests subgroups and meshes that are made again after deaths, on one host and on two.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lockstep/base/error.h"
+#include "lockstep/comm/device_mesh.h"
 #include "lockstep/comm/elastic_group.h"
 #include "lockstep/comm/in_process.h"
 #include "lockstep/comm/process_group.h"
@@ -264,7 +265,77 @@ TEST(Shrink, IsForGroupsOfAnElasticGroup) {
     EXPECT_EQ(fault_of([&] { shrink(world, world); }, &text), Fault::misuse);
     EXPECT_NE(text.find("group world is not of an ElasticGroup"), text.npos) << text;
     EXPECT_EQ(fault_of([&] { former_ranks(world, world); }), Fault::misuse);
+    EXPECT_EQ(fault_of([&] { DeviceMesh(world, {{"dp", 2}}).shrink(world, "dp"); }), Fault::misuse);
   });
+}
+
+// --- Meshes --------------------------------------------------------------------------------------
+
+const Ranks lose_replicas("replicas lose ranks", [](const Rank& rank) {
+  Member me(rank);
+  const DeviceMesh first(me.world(), {{"replicas", 3}, {"shard", 2}});
+  const DeviceMesh columns(me.world(), {{"shard", 2}, {"replicas", -1}});
+  const DeviceMesh line(me.world(), {{"dp", -1}});
+  me.lose({3});
+
+  EXPECT_EQ(fault_of([&] { first.shrink(me.world(), "none"); }), Fault::misuse);
+  std::optional<DeviceMesh> mesh = first.shrink(me.world(), "replicas");
+  EXPECT_EQ(mesh.has_value(), rank.rank != 2);
+  if (mesh) {
+    EXPECT_EQ(mesh->size("replicas"), 2);
+    EXPECT_EQ(mesh->size("shard"), 2);
+    EXPECT_EQ(former_ranks(first.group(), mesh->group()), (std::vector{0, 1, 4, 5}));
+    const int shard = rank.rank % 2, start = rank.rank / 4 * 4;
+    me.expect_works((*mesh)["replicas"], {shard, 4 + shard});
+    me.expect_works((*mesh)["shard"], {start, start + 1});
+    me.expect_works((*mesh)[{"replicas", "shard"}], {0, 1, 4, 5});
+  }
+  const auto other = columns.shrink(me.world(), "replicas");
+  EXPECT_EQ(other.has_value(), rank.rank != 0);
+  if (other) me.expect_works((*other)["shard"], {rank.rank % 3, rank.rank % 3 + 3});
+  me.expect_works((*line.shrink(me.world(), "dp"))["dp"], {0, 1, 2, 4, 5});
+
+  // Spare ranks stay spare.
+  me.lose({0});
+  const auto second = (mesh ? *mesh : first).shrink(me.world(), "replicas");
+  EXPECT_EQ(second.has_value(), rank.rank >= 4);
+  if (second) me.expect_works((*second)["shard"], {4, 5});
+  if (second) me.expect_works((*second)["replicas"], {rank.rank});
+  me.lose({4});
+  std::string text;
+  EXPECT_EQ(fault_of([&] { first.shrink(me.world(), "replicas"); }, &text), Fault::unsupported);
+  EXPECT_NE(text.find("axis 'replicas'"), text.npos) << text;
+  me.expect_works(me.world(), {1, 2, 5});
+});
+
+TEST(Shrink, AMeshContinuesWithItsCompleteReplicas) {
+  expect_success_but_of({0, 3, 4}, lose_replicas.run(6));
+}
+
+// Process 5 dies instead of calling shrink(). Process 0 had made the mesh of the first generation.
+const Ranks mesh_meanwhile("a rank dies while a mesh shrinks", [](const Rank& rank) {
+  Member me(rank);
+  const DeviceMesh first(me.world(), {{"replicas", 3}, {"shard", 2}});
+  me.lose({2});
+  const auto second = first.shrink(me.world(), "replicas");
+  EXPECT_EQ(second.has_value(), rank.rank != 3);
+  me.meet_and_lose({5});
+  const DeviceMesh& latest = rank.rank == 0 ? *second : first;
+  if (rank.rank == 3) {
+    me.await_loss();
+  } else {
+    EXPECT_EQ(fault_of([&] { latest.shrink(me.world(), "replicas"); }), Fault::peer_lost);
+  }
+  me.continue_without();
+  const auto third = latest.shrink(me.world(), "replicas");
+  EXPECT_EQ(third.has_value(), rank.rank < 2);
+  if (third) me.expect_works((*third)["shard"], {0, 1});
+  if (third) EXPECT_EQ(third->size("replicas"), 1);
+  me.world().barrier();
+});
+
+TEST(Shrink, AMeshSurvivesDeathsDuringTheShrink) {
+  expect_success_but_of({2, 5}, mesh_meanwhile.run(6));
 }
 
 // --- Across hosts --------------------------------------------------------------------------------
@@ -275,23 +346,22 @@ TEST(Shrink, WorksAcrossHosts) {
     const Ranks& body;
     std::set<int> killed;
     std::string hosts;
-  } all[] = {{one_dies, {1}, "aabab"},
-             {several_die, {1, 2, 3, 4, 5}, "aaabbb"},
-             {die_in_shrink, {0, 1, 5}, "ababab"},
-             {other_dies, {2, 3}, "aabb"},
-             {behind, {2, 3}, "abab"},
-             "aabbab"},
-    "aabbab"
-}
-,
-};
-for (const auto& [body, killed, hosts] : all) {
-  SCOPED_TRACE(hosts);
-  const HostLayout layout{.hosts = hosts, .backend = "gloo"};
-  layout.set();
-  expect_success_but_of(killed, body.run(layout.ranks()));
-  HostLayout::unset();
-}
+  } all[] = {
+      {one_dies, {1}, "aabab"},
+      {several_die, {1, 2, 3, 4, 5}, "aaabbb"},
+      {die_in_shrink, {0, 1, 5}, "ababab"},
+      {other_dies, {2, 3}, "aabb"},
+      {behind, {2, 3}, "abab"},
+      {lose_replicas, {0, 3, 4}, "aabbab"},
+      {mesh_meanwhile, {2, 5}, "aabbab"},
+  };
+  for (const auto& [body, killed, hosts] : all) {
+    SCOPED_TRACE(hosts);
+    const HostLayout layout{.hosts = hosts, .backend = "gloo"};
+    layout.set();
+    expect_success_but_of(killed, body.run(layout.ranks()));
+    HostLayout::unset();
+  }
 }
 
 }  // namespace
