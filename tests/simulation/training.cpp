@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <sstream>
 #include <utility>
 
@@ -35,6 +36,22 @@ void Training::all_reduce(std::int64_t* values, std::size_t count, const char* l
                      {.label = label});
 }
 
+// Generations whose objects were not made lie between the two groups.
+void Training::check_former_ranks(const ProcessGroup& group, const SharedGroup& shared) {
+  std::vector<int> expected;
+  for (Process* const member : shared.members()) {
+    const auto found = std::ranges::find(members_before_, member);
+    const bool is_new = found == members_before_.end();
+    expected.push_back(is_new ? -1 : static_cast<int>(found - members_before_.begin()));
+  }
+  if (before_ && former_ranks(*before_, group) != expected)
+    checker_.report(
+        "a process keeps its name in all generations",
+        fmt::format("{} in {}, which was in {}", name_of(process_), group.name(), before_->name()));
+  before_.emplace(group);
+  members_before_ = shared.members();
+}
+
 void Training::make(ProcessGroup& group, bool restores) {
   simulation_.point("makes its objects");
   const auto shared = groups_.latest(process_);
@@ -42,6 +59,7 @@ void Training::make(ProcessGroup& group, bool restores) {
   std::istringstream(group.name().substr(group.name().find('~') + 1)) >> generation;
   checker_.made_group(process_, *shared, group.rank(), generation);
   simulation_.sleep(std::chrono::milliseconds(process_.random.between(0, 30)));
+  check_former_ranks(group, *shared);
   group_ = &group;
   std::int64_t one = 1;
   all_reduce(&one, 1, "makes its objects together");

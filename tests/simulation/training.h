@@ -6,6 +6,8 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <optional>
+#include <vector>
 
 #include "lockstep/comm/elastic_runtime.h"
 #include "lockstep/comm/elastic_steps.h"
@@ -61,6 +63,7 @@ class Training final : public TrainingObjects {
 
  private:
   void all_reduce(std::int64_t* values, std::size_t count, const char* label);
+  void check_former_ranks(const ProcessGroup& group, const SharedGroup& shared);
 
   Simulation& simulation_;
   SharedGroups& groups_;
@@ -69,6 +72,8 @@ class Training final : public TrainingObjects {
   const std::chrono::milliseconds longest_compute_;
   const bool loses_a_step_;  // Mutant::state_is_old.
   ProcessGroup* group_ = nullptr;
+  std::optional<ProcessGroup> before_;  // The latest group, perhaps left, and its members.
+  std::vector<Process*> members_before_;
   std::int64_t steps_ = 0;
   std::uint64_t hash_ = 1;
   std::int64_t draws_ = 0;  // A random number generator, which compute() changes.
