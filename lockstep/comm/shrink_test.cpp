@@ -110,7 +110,8 @@ class Member {
 void expect_success_but_of(const std::set<int>& killed, const std::vector<test::Exit>& exits) {
   for (const test::Exit& exit : exits) {
     EXPECT_EQ(exit.signal, killed.contains(exit.rank) ? SIGKILL : 0) << exit.output;
-    if (!killed.contains(exit.rank)) EXPECT_EQ(exit.code, 0) << exit.output;
+    if (killed.contains(exit.rank)) continue;
+    EXPECT_EQ(exit.code, 0) << exit.output;
   }
 }
 
@@ -144,7 +145,9 @@ const Ranks one_dies("one of five dies", [](const Rank& rank) {
   rest.all_reduce(registered);
   EXPECT_EQ(std::count(floats, floats + registered.count, 4.F), 1 << 14);
   EXPECT_EQ(rest.allocate(4096).bytes(), 4096U);
-  if (three) EXPECT_EQ(fault_of([&] { three->barrier(); }), Fault::misuse);
+  if (three) {
+    EXPECT_EQ(fault_of([&] { three->barrier(); }), Fault::misuse);
+  }
   EXPECT_EQ(fault_of([&] { reverse.barrier(); }), Fault::misuse);
   EXPECT_EQ(fault_of([&] { before.barrier(); }), Fault::misuse);
   me.world().barrier();
@@ -232,16 +235,16 @@ TEST(Shrink, MembersMayPassGroupsOfDifferentGenerations) {
 
 // Process 2 is the second one in place of rank 1.
 const Ranks joins("a process joins a world whose groups shrink", [](const Rank& process) {
-  const bool joins = process.rank == 2;
+  const bool is_new = process.rank == 2;
   Rank rank = process;
   rank.world_size = 2;
-  if (joins) {
+  if (is_new) {
     rank.rank = 1;
     await_file(process.scratch / "started");
   }
-  Member me(rank, joins ? 1 : 0);
+  Member me(rank, is_new ? 1 : 0);
   const ProcessGroup before = me.world();
-  if (joins) {
+  if (is_new) {
     EXPECT_EQ(former_ranks(before, before), (std::vector{0, 1}));
     me.world().barrier();
     return;
@@ -329,8 +332,10 @@ const Ranks mesh_meanwhile("a rank dies while a mesh shrinks", [](const Rank& ra
   me.continue_without();
   const auto third = latest.shrink(me.world(), "replicas");
   EXPECT_EQ(third.has_value(), rank.rank < 2);
-  if (third) me.expect_works((*third)["shard"], {0, 1});
-  if (third) EXPECT_EQ(third->size("replicas"), 1);
+  if (third) {
+    me.expect_works((*third)["shard"], {0, 1});
+    EXPECT_EQ(third->size("replicas"), 1);
+  }
   me.world().barrier();
 });
 
