@@ -137,7 +137,8 @@ class Backend {
   // Makes a backend for a group of `ranks`. Only these ranks call it, from any thread at any time.
   // Blocks until all have called, and calls `watch`, which may throw. Errors: also peer_lost, when
   // one of `ranks` has left this group; GroupAborted, if this group was aborted. After an Error on
-  // any rank, the new group fails on all ranks. Another attempt needs another name.
+  // any rank, the new group fails on all ranks. Each attempt, and each group of these ranks, needs
+  // another name: a rank may otherwise find the memory of the last one.
   virtual std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                          std::chrono::milliseconds timeout,
                                          const std::function<void()>& watch) = 0;
