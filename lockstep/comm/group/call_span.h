@@ -23,6 +23,11 @@
 
 namespace lockstep::comm {
 
+// The larger of the bytes read and written on this rank.
+inline std::uint64_t bytes_of(const Collective& collective) {
+  return std::max(collective.input.bytes(), collective.output.bytes());
+}
+
 class CallSpan {
  public:
   // All arguments outlive it. `name`: the group's.
@@ -45,7 +50,7 @@ class CallSpan {
 
   void complete() const {
     if (reduces(collective_.signature.operation))
-      group_.rank_context().count_reduced_bytes(bytes());
+      group_.rank_context().count_reduced_bytes(bytes_of(collective_));
     end(FlightRecorder::Phase::completed, std::nullopt);
   }
 
@@ -55,11 +60,6 @@ class CallSpan {
   }
 
  private:
-  // The larger of the bytes read and written on this rank.
-  std::uint64_t bytes() const {
-    return std::max(collective_.input.bytes(), collective_.output.bytes());
-  }
-
   void end(FlightRecorder::Phase phase, std::optional<Fault> fault) const {
     const Ticks now = ticks_now();
     group_.collectives().leave(recorded_, phase, now);
@@ -68,7 +68,7 @@ class CallSpan {
     timeline_->collective({.group = name_,
                            .operation = collective_.signature.operation,
                            .sequence = collective_.sequence,
-                           .bytes = bytes(),
+                           .bytes = bytes_of(collective_),
                            .begin = begin_,
                            .waited_until = waited_until_,
                            .end = now,
