@@ -80,9 +80,11 @@ class System:
             shutil.copy(resolver, root / "etc")
         self.certificates = {}
         for name in CERTIFICATES:
-            if file := os.environ.get(name):
-                shutil.copy(file, root / "etc" / "host-certificates.pem")
-                self.certificates[name] = "/etc/host-certificates.pem"
+            file = pathlib.Path(os.environ.get(name, ""))
+            if file.is_file():
+                copy = root / "etc" / f"{name.lower()}.pem"
+                shutil.copy(file, copy)
+                self.certificates[name] = f"/etc/{copy.name}"
         run("mount", "-t", "proc", "proc", root / "proc")
         run("mount", "-t", "devpts", "devpts", root / "dev" / "pts")
         run("mount", "-t", "tmpfs", "tmpfs", root / "dev" / "shm")

@@ -2,8 +2,8 @@
 //
 // Thread safety: full.
 // Errors: as SafetensorsFile's and parse_safetensors_index()'s. system, naming the index, for a
-// missing file; corrupt for a tensor missing in its file. misuse for a name in two files, and for
-// a folder without such files or with several indexes of other names than
+// missing file; corrupt for a tensor missing in its file. misuse for a name in two files, for a
+// folder without such files, and for one with several indexes, none of them named
 // model.safetensors.index.json. misuse for an index whose name ends in .bin.index.json.
 
 // SPDX-License-Identifier: Apache-2.0

@@ -232,7 +232,7 @@ std::optional<DeviceMesh> DeviceMesh::shrink(const ProcessGroup& world,
   for (std::size_t rank = 0; rank < ranks.size(); ++rank)
     if (!incomplete.contains(state_->coordinate_of(static_cast<int>(rank), axis)))
       kept.push_back(ranks[rank]);
-  return DeviceMesh(comm::made_again(group(), world, kept, {}), axes);
+  return DeviceMesh(comm::recreate_group(group(), world, kept, {}), axes);
 }
 
 }  // namespace lockstep

@@ -53,8 +53,9 @@ class LOCKSTEP_API DeviceMesh {
   const ProcessGroup& group() const;
 
   // After the loss of ranks of an ElasticGroup: this mesh on ranks of `world`, the group of a later
-  // generation. Axis `replicas` loses each coordinate that lacks a rank. Living ranks of such a
-  // replica are spare: they get nothing, also for later worlds. The others keep their order.
+  // generation. Axis `replicas` loses each coordinate of which a rank is not in `world`. Living
+  // ranks of such a replica are spare: they get nothing, also for later worlds. The others keep
+  // their order.
   // Collective over the ranks that get a mesh.
   // Errors: as lockstep::shrink(). Unsupported, on all ranks, if no replica is complete; misuse for
   // an unknown axis.

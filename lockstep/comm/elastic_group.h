@@ -112,7 +112,7 @@ class LOCKSTEP_API ElasticGroup {
 // Errors: misuse for another group.
 LOCKSTEP_API std::vector<int> former_ranks(const ProcessGroup& before, const ProcessGroup& after);
 
-// Makes `group` again from `world`, the group of a later generation: a subgroup of the members that
+// Recreates `group` from `world`, the group of a later generation: a subgroup of the members that
 // are left, in their order. Only they call it, and all of them. `group` may have been left. A rank
 // whose call failed passes the same `group` with the next world. Other members may pass the group
 // that they made meanwhile. The new group is called "WORLD.NAME", with the name of the first one.

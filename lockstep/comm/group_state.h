@@ -69,7 +69,8 @@ class ChildTries {
   std::map<std::pair<std::string, std::vector<int>>, Tries> all_;
 };
 
-// A group keeps it in all generations of an elastic group (elastic_group.h).
+// Identifies a group and its processes across the generations of an elastic group
+// (elastic_group.h).
 struct GroupOrigin {
   // The process of each rank of the world; null in a world whose ranks never change.
   std::shared_ptr<const std::vector<std::string>> processes = {};

@@ -21,6 +21,7 @@
 #include "lockstep/comm/barrier.h"
 #include "lockstep/comm/in_process.h"
 #include "tests/fault_of.h"
+#include "tests/optimized_code.h"
 #include "tests/ranks.h"
 
 namespace lockstep::comm::process_group_test {
@@ -85,9 +86,7 @@ TEST(ProcessGroup, SelfNeedsNoLauncher) {
 }
 
 TEST(ProcessGroup, SelfTakesMemoryForDataOnlyWhenItMovesSome) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers need memory of their own";
-#endif
+  if (!test::is_optimized_code) GTEST_SKIP() << "sanitizers need memory of their own";
   const auto resident = [] { return process_stat(::getpid())->resident_bytes; };
   const std::int64_t before = resident();
   std::vector<ProcessGroup> groups;

@@ -42,8 +42,8 @@ std::vector<int> former_ranks(const ProcessGroup& before, const ProcessGroup& af
   return ranks;
 }
 
-ProcessGroup comm::made_again(const ProcessGroup& group, const ProcessGroup& world,
-                              const std::vector<int>& ranks, const CallOptions& options) {
+ProcessGroup comm::recreate_group(const ProcessGroup& group, const ProcessGroup& world,
+                                  const std::vector<int>& ranks, const CallOptions& options) {
   const GroupOrigin& origin = GroupAccess::state_of(group).origin();
   const std::string& name = origin.name.empty() ? group.name() : origin.name;
   ProcessGroup made = world.group_of(ranks, name, options);
@@ -56,7 +56,7 @@ ProcessGroup shrink(const ProcessGroup& group, const ProcessGroup& world,
                     const CallOptions& options) {
   std::vector<int> left = former_ranks(world, group);
   std::erase(left, -1);
-  return comm::made_again(group, world, left, options);
+  return comm::recreate_group(group, world, left, options);
 }
 
 }  // namespace lockstep

@@ -1,5 +1,4 @@
-// Makes a group again among ranks of a later generation. lockstep/comm/elastic_group.h has
-// shrink().
+// Recreates a group among ranks of a later generation. shrink() is in elastic_group.h.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -12,7 +11,7 @@ namespace lockstep::comm {
 
 // Collective among `ranks` of `world`: as ProcessGroup::group_of(), with the name that `group` had
 // before its first shrink().
-ProcessGroup made_again(const ProcessGroup& group, const ProcessGroup& world,
-                        const std::vector<int>& ranks, const CallOptions& options);
+ProcessGroup recreate_group(const ProcessGroup& group, const ProcessGroup& world,
+                            const std::vector<int>& ranks, const CallOptions& options);
 
 }  // namespace lockstep::comm

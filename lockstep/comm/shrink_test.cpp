@@ -1,4 +1,4 @@
-// Tests subgroups and meshes that are made again after deaths, on one host and on two.
+// Tests subgroups and meshes that are recreated after deaths, on one host and on two.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>

@@ -4,9 +4,9 @@
 //
 // Other ranks quote the exception in their Errors; the launcher shows it first.
 // TORCHELASTIC_ERROR_FILE gets it, as by torchrun's @record. Without record(), a terminate handler
-// does the same: of the library if `lockstep run` or torchrun starts a C++ program, otherwise of
-// init_process_group(). It then calls the previous handler, except for the default one under
-// `lockstep run`, which reports instead.
+// does the same. The library installs it when a C++ program that `lockstep run` or torchrun started
+// loads it; otherwise init_process_group() does. It then calls the previous handler, except for the
+// default one under `lockstep run`, which reports instead.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

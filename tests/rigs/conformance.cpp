@@ -536,7 +536,7 @@ void sub_groups_by_color_and_by_ranks(const ProcessGroup& group) {
   EXPECT_EQ(sum_of(group, 1), n);  // `half` lives until the world's end.
 }
 
-// A new row needs a kernel on every backend, or a composition.
+// Each row has a kernel or a composition on every backend. Other cases compare results.
 void every_operation_of_the_table(const ProcessGroup& group) {
   constexpr std::size_t each = 5;
   const std::size_t all = each * static_cast<std::size_t>(group.size());

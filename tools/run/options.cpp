@@ -254,7 +254,7 @@ void refuse_missing_values(const CLI::App& app, const std::vector<std::string>& 
   const auto has_next = [&](std::size_t i) {
     if (i + 1 >= arguments.size()) return false;
     const std::string& next = arguments[i + 1];
-    return !next.starts_with('-') || (next.size() > 1 && next[1] >= '0' && next[1] <= '9');
+    return next == "-" || !next.starts_with('-') || (next[1] >= '0' && next[1] <= '9');
   };
   const auto check = [&](std::size_t i, const CLI::Option* option, const std::string&) {
     const auto equals = arguments[i].find('=');

@@ -1,5 +1,5 @@
-// Adds one call to the times of the training loop (job/step_times.h): the wait until all
-// ranks have entered it, and the rest.
+// Adds one call to the times of the training loop (job/step_times.h): the wait for other ranks, and
+// the rest.
 //
 // Thread safety: one thread. Without a training loop, it counts only while a loop waits for this
 // thread.

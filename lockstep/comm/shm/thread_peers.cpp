@@ -14,7 +14,7 @@
 namespace lockstep::comm {
 namespace {
 
-// Each page takes memory when it is first used: a group of one rank uses little of its segment.
+// Each page takes memory when it is first used.
 SharedMemory zeros(std::size_t bytes) {
   const std::size_t whole = whole_pages(bytes);
   void* const memory = whole < bytes ? MAP_FAILED
@@ -22,7 +22,6 @@ SharedMemory zeros(std::size_t bytes) {
                                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED)
     throw Error(Fault::system, fmt::format("{} bytes of memory could not be allocated", bytes));
-  ::madvise(memory, whole, MADV_NOHUGEPAGE);  // A huge page could be the whole segment.
   return {static_cast<std::byte*>(memory), [whole](std::byte* begin) { ::munmap(begin, whole); }};
 }
 
@@ -109,6 +108,8 @@ ThreadPeers::ThreadPeers(std::shared_ptr<ThreadTeam> team, std::shared_ptr<Regio
 SharedMemory ThreadPeers::offer(const std::string& key, std::size_t bytes,
                                 std::size_t /*reserved*/) {
   SharedMemory memory = zeros(bytes);
+  // A group of one rank uses little of its segment, which a huge page could hold.
+  ::madvise(memory.get(), whole_pages(bytes), MADV_NOHUGEPAGE);
   if (size() > 1) team_->offer(key, {memory});
   return memory;
 }

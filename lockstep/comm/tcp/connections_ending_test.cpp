@@ -118,7 +118,7 @@ TEST(ConnectionsEnd, WaitForAPeerThatStandsStillBeforeItReads) {
 
 TEST(ConnectionsEnd, BeforeTheReaderOfOthersHasRead) {
   LastOf slow(2), last(2);
-  const std::string entry(1'000'000, 'x');
+  const std::string entry(24'000'000, 'x');
   std::vector<std::shared_ptr<Channels>> groups;
   for (LastOf* const one : {&slow, &last}) {
     one->connect();
