@@ -49,7 +49,8 @@ at::Tensor GlobalMicrobatch::of(const at::Tensor& rows) const {
 
 DeterministicBase::DeterministicBase(const std::shared_ptr<torch::nn::Module>& module,
                                      const ProcessGroup& group, const DeterministicOptions& options)
-    : DataParallelBase(module, group, data_parallel_options(options),
+    : DataParallelBase(module, group,
+                       data_parallel_options(parallel::DeterministicPass::checked(options, group)),
                        {.sink =
                             [&](const parallel::ModuleReplica&, const parallel::SinkChoice& sinks) {
                               return std::make_unique<parallel::MicrobatchGradients>(

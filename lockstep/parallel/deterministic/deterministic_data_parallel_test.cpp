@@ -222,6 +222,30 @@ TEST(DeterministicDataParallel, OptionsThatCannotBeHonouredAreErrors) {
   });
 }
 
+TEST(DeterministicDataParallel, ARefusedModuleKeepsItsValuesAndAddresses) {
+  for_ranks(2, [](ProcessGroup& world) {
+    auto net = linear();
+    {
+      const torch::NoGradGuard no_grad;
+      net->weight.add_(world.rank());
+    }
+    const torch::Tensor values = net->weight.detach().clone();
+    const void* const address = net->weight.const_data_ptr();
+    for (const bool share : {false, true})
+      for (const DeterministicOptions& options : std::vector<DeterministicOptions>{
+               {.microbatches = 3, .share_parameters = share},
+               {.microbatches = 2, .threads = 2, .share_parameters = share}}) {
+        EXPECT_EQ(fault_of([&] { DeterministicDataParallel ddp(net, world, options); }),
+                  Fault::misuse);
+        EXPECT_TRUE(torch::equal(net->weight, values));
+        EXPECT_EQ(net->weight.const_data_ptr(), address);
+      }
+    const DistributedDataParallel ddp(net, world, {.share_parameters = true});
+    EXPECT_TRUE(ddp.shares_parameters());
+    world.barrier();
+  });
+}
+
 using Plain = DistributedDataParallel<torch::nn::LinearImpl>;
 using Deterministic = DeterministicDataParallel<torch::nn::LinearImpl>;
 static_assert(test::HasMicrobatches<Deterministic> && !test::HasMicrobatches<Plain>);

@@ -43,8 +43,17 @@ void require_threads(std::int64_t threads, int rank, int promised) {
   });
 }
 
-// Collective.
-DeterministicOptions checked(const DeterministicOptions& options, const ProcessGroup& group) {
+std::int64_t first_changed(const std::vector<std::uint64_t>& before,
+                           const std::vector<std::uint64_t>& after) {
+  const auto [at, ignored] =
+      std::mismatch(before.begin(), before.end(), after.begin(), after.end());
+  return at == before.end() ? -1 : at - before.begin();
+}
+
+}  // namespace
+
+DeterministicOptions DeterministicPass::checked(const DeterministicOptions& options,
+                                                const ProcessGroup& group) {
   require_same_lines("microbatches " + std::to_string(options.microbatches) + "\nthreads " +
                          std::to_string(options.threads) + "\nseed " + std::to_string(options.seed),
                      "the options of DeterministicDataParallel", group);
@@ -68,21 +77,12 @@ DeterministicOptions checked(const DeterministicOptions& options, const ProcessG
   return options;
 }
 
-std::int64_t first_changed(const std::vector<std::uint64_t>& before,
-                           const std::vector<std::uint64_t>& after) {
-  const auto [at, ignored] =
-      std::mismatch(before.begin(), before.end(), after.begin(), after.end());
-  return at == before.end() ? -1 : at - before.begin();
-}
-
-}  // namespace
-
 DeterministicPass::DeterministicPass(const torch::nn::Module& module, Reducer& reducer,
                                      const ProcessGroup& group, const DeterministicOptions& options)
     : module_(module),
       reducer_(reducer),
       group_(group),
-      options_(checked(options, group)),
+      options_(options),
       tree_(options.microbatches, group.size()),
       steps_(tree_.steps(group.rank())),
       sums_(reducer.parameters(), tree_, group) {

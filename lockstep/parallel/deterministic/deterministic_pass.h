@@ -25,9 +25,13 @@ class Reducer;
 
 class DeterministicPass {
  public:
-  // Collective. `module` and `reducer` outlive this object. Errors: mismatch for different options.
-  // misuse if the number of ranks does not divide that of microbatches, or a rank has another
-  // number of intra-op threads than `threads`.
+  // Collective, before the module is changed. Returns `options`. Errors: mismatch for different
+  // options. misuse if the number of ranks does not divide that of microbatches, or a rank has
+  // another number of intra-op threads than `threads`.
+  static DeterministicOptions checked(const DeterministicOptions& options,
+                                      const ProcessGroup& group);
+
+  // Collective. `module` and `reducer` outlive this object. `options` are checked().
   DeterministicPass(const torch::nn::Module& module, Reducer& reducer, const ProcessGroup& group,
                     const DeterministicOptions& options);
 
