@@ -81,7 +81,8 @@ class LOCKSTEP_API DeterministicBase : public DataParallelBase {
  public:
   // Collective: the passes of one step. Calls `loss_of` for each of this rank's microbatches, and
   // backward() on the result. Each `.grad` becomes the mean over the microbatches of all ranks.
-  // Returns the mean loss. Both have the same bits on every number of ranks.
+  // Returns the mean loss. Both have the same bits on every number of ranks. backward() outside of
+  // this call is misuse.
   // `step` counts the steps of the whole training, also after a resumption, and determines random
   // numbers. With GradientMean::over_samples, `loss_of` calls count_samples().
   // Errors: those of backward(). unsupported, with its name, for a BatchNorm or InstanceNorm that
@@ -89,9 +90,6 @@ class LOCKSTEP_API DeterministicBase : public DataParallelBase {
   // changes. misuse if the number of intra-op threads has changed. mismatch if ranks are in
   // different steps. All gradients are then undefined.
   double train_microbatches(std::int64_t step, const MicrobatchLoss& loss_of);
-
-  // No other call averages gradients: backward() outside of train_microbatches() is misuse.
-  NoSync no_sync(bool active = true) = delete;
 
   int microbatches() const;
   std::vector<at::Tensor> microbatch_memory() const;  // Sums of gradients.

@@ -250,6 +250,7 @@ using Plain = DistributedDataParallel<torch::nn::LinearImpl>;
 using Deterministic = DeterministicDataParallel<torch::nn::LinearImpl>;
 static_assert(test::HasMicrobatches<Deterministic> && !test::HasMicrobatches<Plain>);
 static_assert(test::HasNoSync<Plain> && !test::HasNoSync<Deterministic>);
+static_assert(!test::HasNoSync<DataParallelBase>);  // It may be a Deterministic.
 static_assert(test::HasMeanLoss<Plain> && !test::HasMeanLoss<Deterministic>);
 static_assert(test::HasJoin<Plain> && !test::HasJoin<Deterministic>);
 static_assert(test::HasCommunicationHooks<Plain> && !test::HasCommunicationHooks<Deterministic>);

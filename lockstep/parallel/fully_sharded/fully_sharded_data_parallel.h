@@ -87,6 +87,8 @@ struct FullyShardedOptions {
 
 class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
  public:
+  using DataParallelBase::no_sync;
+
   // Names of each unit's trained parameters; units in reverse order of registration.
   std::vector<std::vector<std::string>> units() const;
   const std::vector<std::string>& unit_patterns() const { return unit_patterns_; }

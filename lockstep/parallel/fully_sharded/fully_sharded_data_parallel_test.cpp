@@ -347,6 +347,7 @@ using Sharded = FullyShardedDataParallel<Net>;
 static_assert(test::HasCommunicationHooks<Replicated> && !test::HasCommunicationHooks<Sharded>);
 static_assert(test::HasShardedGradients<Replicated> && !test::HasShardedGradients<Sharded>);
 static_assert(test::HasJoin<Replicated> && !test::HasJoin<Sharded>);
+static_assert(test::HasNoSync<Replicated> && test::HasNoSync<Sharded>);
 static_assert(!test::HasMicrobatches<Sharded>);
 static_assert(test::HasNoiseScale<Replicated> && !test::HasNoiseScale<Sharded>);
 

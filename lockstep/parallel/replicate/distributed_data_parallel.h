@@ -100,10 +100,6 @@ class LOCKSTEP_API DataParallelBase {
   DataParallelBase(const DataParallelBase&) = delete;
   DataParallelBase& operator=(const DataParallelBase&) = delete;
 
-  // Has no effect if `active` is false.
-  //   const auto no_sync = ddp.no_sync(part + 1 < parts);  // Only the last pass communicates.
-  [[nodiscard]] NoSync no_sync(bool active = true);
-
   // With GradientMean::over_samples: the number of samples or tokens of the next loss. Zero is
   // allowed if another rank has some. Counts are dropped if backward() throws.
   void count_samples(double samples);
@@ -167,6 +163,10 @@ class LOCKSTEP_API DataParallelBase {
   const ProcessGroup& group() const;
 
  protected:
+  // Public in classes whose backward() averages. Has no effect if `active` is false.
+  //   const auto no_sync = ddp.no_sync(part + 1 < parts);  // Only the last pass communicates.
+  [[nodiscard]] NoSync no_sync(bool active = true);
+
   // Replacements by a derived class.
   struct Parts {
     std::function<std::shared_ptr<parallel::ParameterStore>(const torch::nn::Module& module)>
@@ -251,6 +251,8 @@ class LOCKSTEP_API DataParallelBase {
 // The part of DistributedDataParallel that is independent of the module's type.
 class LOCKSTEP_API DistributedDataParallelBase : public DataParallelBase {
  public:
+  using DataParallelBase::no_sync;
+
   // Collective: `hook` replaces the all_reduce of gradients. Errors: misuse after the first
   // averaged backward() or with another hook; unsupported with sparse or shared parameters.
   void register_comm_hook(CommunicationHook hook);
