@@ -217,6 +217,8 @@ TEST(DeterministicDataParallel, OptionsThatCannotBeHonouredAreErrors) {
     EXPECT_EQ(fault({.microbatches = -2}), Fault::misuse);
     EXPECT_EQ(fault({.microbatches = 2, .threads = 2}), Fault::misuse);
     EXPECT_EQ(fault({.microbatches = world.rank() == 0 ? 2 : 3}), Fault::mismatch);
+    EXPECT_EQ(fault({.microbatches = 2, .threads = 1 + world.rank()}), Fault::mismatch);
+    EXPECT_EQ(fault({.microbatches = 2, .seed = world.rank() == 0 ? 0U : 1U}), Fault::mismatch);
     EXPECT_EQ(fault({.microbatches = 2, .find_unused_parameters = world.rank() == 0}),
               Fault::mismatch);
   });
