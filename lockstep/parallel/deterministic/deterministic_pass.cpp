@@ -138,7 +138,7 @@ DeterministicPass::Outcome DeterministicPass::compute_microbatch(const Microbatc
           "train_microbatches: the loss of a microbatch must be a single number");
   loss.backward();
   take_gradients(step);
-  return {.loss = loss.item<double>(), .samples = reducer_.count_samples(0)};
+  return {.loss = loss.item<double>(), .samples = reducer_.samples()};
 }
 
 // Per microbatch: Errors for left-out gradients must not depend on the rank's share.

@@ -78,9 +78,9 @@ void Reducer::prepare(bool synchronize, std::string change) {
   if (synchronize) hooks_.take_charge();
 }
 
-double Reducer::count_samples(double samples) {
+void Reducer::count_samples(double samples) {
   forget_pass_cut_short();
-  return window_.samples += samples;
+  window_.samples += samples;
 }
 
 void Reducer::forget_window() {

@@ -61,8 +61,8 @@ class Reducer final : public GradientOwner {
   // A pass begins when it reaches this tensor, so nested passes belong to it.
   void watch(const at::Tensor& output);
 
-  // Returns the sum since the last synchronised pass.
-  double count_samples(double samples);
+  void count_samples(double samples);
+  double samples() const { return window_.samples; }  // Since the last synchronised pass.
 
   // While set, passes are announced to joined ranks.
   void set_join(Join* join);
