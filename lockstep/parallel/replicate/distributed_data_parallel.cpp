@@ -44,7 +44,7 @@ void require_cpu(const torch::nn::Module& module, const std::string& option) {
 // Collective: checks that options are equal and compatible.
 Features features_of(const std::shared_ptr<torch::nn::Module>& module, const ProcessGroup& group,
                      const DistributedDataParallelOptions& options, bool is_deterministic) {
-  require(module != nullptr, "DistributedDataParallel: there is no module");
+  require(module != nullptr, "data parallel training: there is no module");
   parallel::require_same_options(options, group);
   Features features(options);
   if (is_deterministic) require_cpu(*module, "DeterministicDataParallel");

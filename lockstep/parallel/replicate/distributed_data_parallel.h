@@ -62,7 +62,7 @@ class NoiseScale;
 class SharedOptimizerBase;
 class WholeParameterOptimizer;
 
-// State and times of a DistributedDataParallel.
+// State and times of data parallel training.
 struct DataParallelStats {
   // Whether a thread or a device reduces gradients during backward().
   bool is_overlapped = false;

@@ -128,7 +128,7 @@ void require_one_device(const NamedTensors& parameters) {
 
 void require_same_options(const DistributedDataParallelOptions& options,
                           const ProcessGroup& group) {
-  require_same_lines(text_of(options), "the options of DistributedDataParallel", group);
+  require_same_lines(text_of(options), "the options of data parallel training", group);
 }
 
 void broadcast_replica(const NamedTensors& tensors, const ProcessGroup& group, int root) {
