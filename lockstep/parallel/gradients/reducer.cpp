@@ -37,6 +37,14 @@ void meet(const Reducer::Groups& groups, const std::string& change) {
   }
 }
 
+// Sinks compute means over ranks; the factor is for other means. `join` may be null.
+double factor_of(const PassReports& reports, GradientMean mean, int ranks, const Join* join) {
+  if (mean == GradientMean::over_samples) return ranks / reports.samples();
+  if (join != nullptr && !join->options().divide_by_initial_world_size)
+    return static_cast<double>(ranks) / join->active_ranks();
+  return 1;
+}
+
 }  // namespace
 
 Reducer::Reducer(NamedTensors parameters, std::unique_ptr<GradientSink> sink, Groups groups,
@@ -171,7 +179,7 @@ void Reducer::finish_pass(BackwardPass& pass) {
   unreported_.reset();
   const PassReports reports = exchange_reports();
   if (!may_finish(reports)) return;
-  intake_.finish(reports, factor_of(reports));
+  intake_.finish(reports, factor_of(reports, options_.mean, groups_.own.size(), join_));
   if (const auto noise = agreement_.noise())
     noise->finish(reports, parameters_, groups_.own.size());
   count_step(groups_.own, clock_.loop());
@@ -286,14 +294,6 @@ bool Reducer::may_finish(const PassReports& reports) {
   }
   intake_.drop();
   return false;
-}
-
-// Sinks compute means over ranks; the factor is for other means.
-double Reducer::factor_of(const PassReports& reports) const {
-  if (options_.mean == GradientMean::over_samples) return groups_.own.size() / reports.samples();
-  if (join_ != nullptr && !join_->options().divide_by_initial_world_size)
-    return static_cast<double>(groups_.own.size()) / join_->active_ranks();
-  return 1;
 }
 
 }  // namespace lockstep::parallel

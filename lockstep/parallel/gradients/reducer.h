@@ -96,7 +96,6 @@ class Reducer final : public GradientOwner {
   bool belongs_to_another_pass() const;
   PassReports exchange_reports(std::string_view exception = {});
   bool may_finish(const PassReports& reports);
-  double factor_of(const PassReports& reports) const;
 
   const DistributedDataParallelOptions options_;
   const Features& features_;
