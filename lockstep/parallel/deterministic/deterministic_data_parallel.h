@@ -17,6 +17,7 @@
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
 
+#include <concepts>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -27,6 +28,7 @@
 #include "lockstep/comm/process_group.h"
 #include "lockstep/parallel/gradients/distributed_data_parallel_options.h"
 #include "lockstep/parallel/replicate/distributed_data_parallel.h"
+#include "lockstep/tensor/script_module.h"
 
 namespace lockstep::parallel {
 
@@ -116,6 +118,11 @@ class DeterministicDataParallel : public DeterministicBase {
                             const ProcessGroup& group, const DeterministicOptions& options)
       : DeterministicDataParallel(holder.ptr(), group, options) {}
 
+  DeterministicDataParallel(const torch::jit::Module& script, const ProcessGroup& group,
+                            const DeterministicOptions& options)
+    requires std::same_as<Module, ScriptModule>
+      : DeterministicDataParallel(std::make_shared<ScriptModule>(script), group, options) {}
+
   template <class... Arguments>
   decltype(auto) operator()(Arguments&&... arguments) {
     return call(*module_, std::forward<Arguments>(arguments)...);
@@ -126,6 +133,10 @@ class DeterministicDataParallel : public DeterministicBase {
  private:
   const std::shared_ptr<Module> module_;
 };
+
+DeterministicDataParallel(const torch::jit::Module& script, const ProcessGroup& group,
+                          const DeterministicOptions& options)
+    -> DeterministicDataParallel<ScriptModule>;
 
 // train_microbatches() returns the mean loss.
 std::function<at::Tensor()> average_loss(DeterministicBase& ddp,

@@ -3,6 +3,7 @@
 
 #include <ATen/Parallel.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/jit/api/module.h>
 #include <torch/nn/functional/loss.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -245,6 +246,20 @@ TEST(DeterministicDataParallel, ARefusedModuleKeepsItsValuesAndAddresses) {
     const DistributedDataParallel ddp(net, world, {.share_parameters = true});
     EXPECT_TRUE(ddp.shares_parameters());
     world.barrier();
+  });
+}
+
+TEST(DeterministicDataParallel, TrainsAScript) {
+  for_ranks(2, [](ProcessGroup& world) {
+    torch::jit::Module script("Layer");
+    script.register_parameter("weight", torch::ones({3}).requires_grad_(), /*is_buffer=*/false);
+    script.define("def forward(self, x):\n  return (x * self.weight).sum()\n");
+    DeterministicDataParallel ddp(script, world, {.microbatches = 4});
+    const double loss = ddp.train_microbatches(0, [&](const GlobalMicrobatch& microbatch) {
+      return ddp(torch::full({3}, static_cast<float>(microbatch.index))).toTensor();
+    });
+    EXPECT_EQ(loss, 4.5);
+    EXPECT_TRUE(torch::equal(script.attr("weight").toTensor().grad(), torch::full({3}, 1.5F)));
   });
 }
 
