@@ -49,7 +49,7 @@ bool shares_parameters(MemorySharing sharing) {
   return sharing == MemorySharing::shared_parameters || sharing == MemorySharing::fully_sharded;
 }
 
-bool has_pool(const MemoryPlan& plan) { return plan.ranks > 1 && plan.deterministic == 0; }
+bool has_pool(const MemoryPlan& plan) { return plan.ranks > 1 && plan.microbatches == 0; }
 
 // Allocated by BucketedGradients, GradientSlices and GradientPool. A single rank has no pool, and
 // buckets only for SharedOptimizer. ZeRO stage 2 has no buckets.
@@ -58,8 +58,8 @@ std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan
     return bytes_of_unit_gradients(trained, plan.units, plan.ranks);
   const bool shared_parameters = plan.sharing == MemorySharing::shared_parameters;
   std::size_t bytes = 0;
-  if (plan.deterministic > 0)
-    bytes += MicrobatchSums::bytes_for(trained, MicrobatchTree(plan.deterministic, plan.ranks),
+  if (plan.microbatches > 0)
+    bytes += MicrobatchSums::bytes_for(trained, MicrobatchTree(plan.microbatches, plan.ranks),
                                        plan.ranks);
   if (plan.sharing == MemorySharing::zero_stage_2 || (!has_pool(plan) && !shared_parameters))
     return bytes;
@@ -71,7 +71,7 @@ std::size_t bytes_of_buckets(const NamedTensors& trained, const MemoryPlan& plan
 // Gradients outside the buckets and the pool, on a rank that steps `stepped` bytes.
 std::size_t bytes_of_gradients(const NamedTensors& trained, std::size_t stepped,
                                const MemoryPlan& plan) {
-  if (shares_parameters(plan.sharing) || plan.deterministic > 0) return 0;
+  if (shares_parameters(plan.sharing) || plan.microbatches > 0) return 0;
   if (plan.sharing == MemorySharing::zero_stage_2 || plan.ranks == 1) return stepped;
   std::size_t bytes = 0;
   for (const auto& [name, tensor] : trained)
@@ -119,7 +119,7 @@ MemoryTable predict_memory(const torch::nn::Module& module, const MemoryPlan& pl
   require(plan.state_tensors >= 0, "predict_memory: the number of state tensors is negative");
   const auto ranks = static_cast<std::size_t>(plan.ranks);
   const NamedTensors parameters = named_parameters(module);
-  require(plan.deterministic >= 0 && plan.deterministic % plan.ranks == 0,
+  require(plan.microbatches >= 0 && plan.microbatches % plan.ranks == 0,
           "predict_memory: the number of microbatches must be a multiple of the number of ranks");
   const NamedTensors stepped_ones = trained_parameters(parameters);
   const NamedTensors bucketed_ones = without_experts(stepped_ones, module);

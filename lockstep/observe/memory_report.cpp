@@ -61,8 +61,12 @@ std::vector<std::string> unit_patterns_of(const DataParallelBase& ddp) {
   return sharded != nullptr ? sharded->unit_patterns() : std::vector<std::string>{};
 }
 
+const DeterministicBase* deterministic_of(const DataParallelBase& ddp) {
+  return dynamic_cast<const DeterministicBase*>(&ddp);
+}
+
 int microbatches_of(const DataParallelBase& ddp) {
-  const auto* deterministic = dynamic_cast<const DeterministicBase*>(&ddp);
+  const auto* deterministic = deterministic_of(ddp);
   return deterministic != nullptr ? deterministic->microbatches() : 0;
 }
 
@@ -74,7 +78,7 @@ class Finder {
     for (const RegisteredMemory& memory : given) add(caches, memory.data(), memory.bytes());
     for (const RegisteredMemory& memory : stats.gradient_memory)
       add(buckets, memory.data(), memory.bytes());
-    if (const auto* deterministic = dynamic_cast<const DeterministicBase*>(&ddp))
+    if (const auto* deterministic = deterministic_of(ddp))
       for (const at::Tensor& sums : deterministic->microbatch_memory()) add(buckets, sums);
     if (const auto* shared = dynamic_cast<const SharedOptimizerBase*>(&optimizer))
       for (const at::Tensor& flat : shared->gradient_memory()) add(buckets, flat);
@@ -245,7 +249,7 @@ MemoryReport memory_report(const DataParallelBase& ddp, const torch::optim::Opti
       .ranks = ddp.group().size(),
       .sharing = sharing_of(ddp, stats, optimizer),
       .state_tensors = *std::max_element(state_tensors.begin(), state_tensors.end()),
-      .deterministic = microbatches_of(ddp),
+      .microbatches = microbatches_of(ddp),
       .units = unit_patterns_of(ddp),
       .gradient_as_bucket_view = stats.has_gradient_views};
   report.predicted = gather(predict_memory(ddp.replica(), plan), ddp.group(), all);

@@ -72,7 +72,7 @@ struct MemoryPlan {
   // Per parameter: 2 for Adam and AdamW, 3 with amsgrad, 1 for SGD with momentum, 0 without.
   int state_tensors = 2;
 
-  int deterministic = 0;  // Number of microbatches.
+  int microbatches = 0;  // With DeterministicDataParallel.
 
   std::vector<std::string> units = {};  // FullyShardedOptions::units.
 
