@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Measures the cost of the same bits on any number of ranks. It compares training steps of a CNN
-with 8.5 MB of gradients in `deterministic` microbatches with those of plain
+with 8.5 MB of gradients in microbatches of DeterministicDataParallel with those of plain
 DistributedDataParallel. Every side has fused Adam and one thread per rank, on this host. Prints the
 median and range of the rounds' ratios.
 """
