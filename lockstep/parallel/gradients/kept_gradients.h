@@ -15,7 +15,7 @@
 
 namespace lockstep::parallel {
 
-// For one rank: finish() only scales gradients.
+// Leaves gradients on their rank: finish() only scales them.
 class KeptGradients : public GradientSink {
  public:
   // `parameters` outlive this object.
@@ -55,7 +55,7 @@ class PooledGradients final : public KeptGradients {
   const std::shared_ptr<GradientPool> pool_;
 };
 
-// Refuses passes that DeterministicPass does not run; it takes gradients itself.
+// Refuses every averaged pass: DeterministicPass takes the gradients itself.
 class MicrobatchGradients final : public KeptGradients {
  public:
   using KeptGradients::KeptGradients;

@@ -72,8 +72,8 @@ class LOCKSTEP_API SharedOptimizerBase : public ShardedOptimizer {
 // optimizers.h), or only need norms of whole parameters (layerwise.h).
 //
 // With DistributedDataParallel, `.grad` is this rank's own gradient: torch's clip_grad_norm_()
-// would be wrong. step() and this clip_grad_norm_() reset it. A parameter that has a gradient on no
-// rank is not stepped.
+// would be wrong. step() and this clip_grad_norm_() reset it. With DeterministicDataParallel,
+// `.grad` is the mean. A parameter that has a gradient on no rank is not stepped.
 //
 // If the number of ranks is a power of two, weights equal the plain optimizer's bit for bit. Only
 // clipping, LARS and LAMB may differ: norms are summed in another order.
