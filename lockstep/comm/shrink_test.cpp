@@ -98,9 +98,12 @@ class Member {
 
  private:
   static ElasticOptions options_of(const Rank& rank, int incarnation) {
-    if (std::getenv("LOCKSTEP_TEST_HOSTS") != nullptr)
+    ElasticOptions options = elastic_options(rank, incarnation);
+    if (std::getenv("LOCKSTEP_TEST_HOSTS") != nullptr) {
       ::setenv("LOCKSTEP_HOST_ID", test::host_of_rank(rank.rank).c_str(), 1);
-    return elastic_options(rank, incarnation);
+      options.init.interface = "lo";  // Other networks need a token.
+    }
+    return options;
   }
 
   const int number_;
