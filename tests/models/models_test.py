@@ -80,8 +80,7 @@ LONG = {
     "messages": [
         Bounds("N=2 SLICES=1 EARLY"),
         Bounds("N=2 MESSAGES=4"),
-        Bounds("N=3 MESSAGES=1 WAITS_IN_ONE_STEP"),
-        Bounds("N=3 MESSAGES=1 STOPS=2")],
+        Bounds("N=3 MESSAGES=1 WAITS_IN_ONE_STEP")],
     "staging": [
         Bounds("N=2 CALLS=3 MOST_CHUNKS=5"),
         Bounds("N=3 MOST_CHUNKS=4 EARLY")],
