@@ -282,6 +282,7 @@ TEST(ExpertParallel, IsSavedOnSomeRanksAndLoadedOnOthers) {
 }
 
 TEST(ExpertParallel, RefusesWhatWouldAverageOtherExperts) {
+  torch::set_num_threads(1);
   run_in_process(4, [&](ProcessGroup& world) {
     const DeviceMesh mesh(world, {{"dp", 2}, {"ep", 2}});
     const auto net = std::make_shared<Net>();

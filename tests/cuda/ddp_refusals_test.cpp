@@ -41,6 +41,7 @@ TEST_F(RefusalsOnCuda, SharedParametersAreInCpuMemory) {
 }
 
 TEST_F(RefusalsOnCuda, SoIsWhatIsTheSameOnEveryNumberOfRanks) {
+  torch::set_num_threads(1);
   expect_refusal(
       [](auto& group, auto net) { DeterministicDataParallel ddp(net, group, {.microbatches = 2}); },
       "DeterministicDataParallel: only in CPU memory, and parameter a.weight is on DEVICE");

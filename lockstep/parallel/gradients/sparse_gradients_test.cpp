@@ -326,6 +326,7 @@ void expect_refused(const char* feature, const std::function<void()>& call) {
 }
 
 TEST(SparseGradients, AreRefusedWhereGradientsHaveToBeDense) {
+  torch::set_num_threads(1);
   run_in_process(2, [](ProcessGroup& world) {
     const auto net = [] { return std::make_shared<Net>(true); };
     expect_refused("share_parameters", [&] {
