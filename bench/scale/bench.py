@@ -14,8 +14,16 @@ A packet between processes is assumed to take 10 us. The model counts the rest f
 
 The last column is measured / predicted: about 1 where the model is right. Each rank writes its
 buffer before a call, as training does. Ranks that outnumber cores are measured, but not predicted.
+
+With --simulate it measures something else: the start and the changes of a job of 1 to 10,000 hosts
+with 8 ranks each, on virtual time. The production Coordinator, the store's service and the frames
+run in one process; sockets and processes are a model, whose costs are measured on this host. The
+same run compares the model with a real rendezvous of 8, 32 and 128 hosts, all on this one: the
+ratio is model / real. A table has for each event the time, and messages, bytes and connections at
+the coordinator's host. An event that does not end within --limit has none.
 """
 
+import os
 import pathlib
 import re
 import statistics
@@ -28,6 +36,7 @@ for folder in (HERE.parent / "ddp", HERE.parent):
 import measure  # noqa: E402, from the folder above
 import sides  # noqa: E402, from bench/ddp
 import model  # noqa: E402
+import simulate  # noqa: E402
 from model import KB, MB  # noqa: E402
 
 EXAMPLES = """examples:
@@ -35,6 +44,8 @@ EXAMPLES = """examples:
   ./dev bench scale --json scale.json
   ./dev bench scale --ranks 2 16 96 192 --only all_reduce ddp
   ./dev bench scale --quick
+  ./dev bench scale --simulate
+  ./dev bench scale --simulate --hosts 1000 10000 --limit 120 --json simulated.json
 """
 
 PARTS = ("all_reduce", "ddp", "init")
@@ -57,13 +68,26 @@ def parse_options():
                              f"{' '.join(PARTS)}")
     parser.add_argument("--rounds", type=int, help="how often all is measured: 5, with --quick 1")
     parser.add_argument("--quick", action="store_true",
-                        help="fewer calls, up to 1 MB: for a first look")
+                        help="fewer calls, up to 1 MB: for a first look; with --simulate, up to "
+                             "128 hosts")
+    parser.add_argument("--simulate", action="store_true",
+                        help="simulate jobs of many hosts instead")
+    parser.add_argument("--hosts", nargs="+", type=int, metavar="N",
+                        help="with --simulate, the numbers of hosts: "
+                             f"{' '.join(map(str, simulate.HOSTS))}")
+    parser.add_argument("--limit", type=int, default=60, metavar="SECONDS",
+                        help="with --simulate, the virtual time after which an event has failed: "
+                             "%(default)s")
     options = parser.parse_args()
-    options.rounds = options.rounds or (1 if options.quick else 5)
+    options.rounds = options.rounds or (1 if options.quick else 3 if options.simulate else 5)
     options.sizes = QUICK_SIZES if options.quick else SIZES
     options.same_malloc = False
     if options.rounds < 1 or min(options.ranks or [1]) < 1:
         parser.error("--rounds and --ranks are positive")
+    if options.limit < 1 or min(options.hosts or [1]) < 1:
+        parser.error("--limit and --hosts are positive")
+    if options.simulate:
+        return options
     ddp = ["bench_ddp"] if "ddp" in options.only else []
     for program in ["bench_scale_calls", "bench_launcher", *ddp]:
         measure.require_built(parser, options, program)
@@ -253,6 +277,10 @@ def print_results(results, seen):
 def main():
     options = parse_options()
     load, started = measure.warn_if_busy(), time.monotonic()
+    if options.simulate:
+        figures = simulate.run(options, len(os.sched_getaffinity(0)),
+                               lambda text: measure.progress(started, text))
+        return measure.save(options, {"load_before": load, "quick": options.quick} | figures)
     seen = look_at_host(options)
     options.cores = seen["cores"]
     options.ranks = options.ranks or powers_up_to(seen["cores"])

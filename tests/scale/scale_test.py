@@ -122,6 +122,20 @@ class Bench(unittest.TestCase):
             self.assertTrue(all(time > 0 for times in figures["host"]["reaches"].values()
                                 for time in times.values()))
 
+    def test_simulates_the_events_of_each_job(self):
+        with tempfile.TemporaryDirectory() as folder:
+            file = pathlib.Path(folder) / "simulated.json"
+            output_of(sys.executable, args.bench / "bench.py", "--build", args.build, "--simulate",
+                      "--rounds", 1, "--hosts", 1, 8, "--json", file)
+            figures = json.loads(file.read_text())
+        self.assertEqual(len(figures["comparison"]), 6)
+        for one in figures["comparison"]:
+            self.assertGreater(one["model_ms"], 0)
+            self.assertGreater(one["real_ms"], 0)
+        self.assertTrue(all(one["seconds"] is not None for one in figures["events"]))
+        self.assertEqual([sum(one["hosts"] == hosts for one in figures["events"])
+                          for hosts in (1, 8)], [6, 15])
+
     def test_a_wrong_number_of_ranks_is_refused(self):
         done = subprocess.run([sys.executable, args.bench / "bench.py", "--build", args.build,
                                "--ranks", "0"], stderr=subprocess.PIPE, text=True, check=False,
