@@ -133,10 +133,9 @@ void LauncherHosts::dispatch() {
       if (auto* const starts = std::get_if<StartRanks>(&order)) prepare(starts->round);
       const auto found = hosts_of_.find(id);
       if (id != 0 && found == hosts_of_.end()) continue;  // It was lost since.
-      const Peer host = id == 0 ? 0 : found->second;
+      const auto host = static_cast<std::size_t>(id == 0 ? 0 : found->second);
       // A dead host that is not known as lost yet gets the order, too.
-      if (std::holds_alternative<EndRanks>(order) && agents_[static_cast<std::size_t>(host)].is_here)
-        ++ends;
+      if (std::holds_alternative<EndRanks>(order) && agents_[host].is_here) ++ends;
       if (id == 0)
         obey_here(order);
       else
