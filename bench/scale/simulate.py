@@ -16,6 +16,9 @@ REAL_HOSTS = (8, 32, 128)
 PHASES = {"agents_ms": "hosts start", "ranks_ms": "ranks connect to the store"}
 FACTOR = 2  # The model's error.
 MOST_CONNECTIONS = 10_000
+# In larger jobs, the server's replies with the table of ranks have 1 TB, and simulated survivors
+# ask for hours: only launchers are simulated.
+MOST_HOSTS_OF_RANKS = 1000
 # Assumed: no figure of this host can give it.
 NETWORK = {"latency_ns": 50_000, "gigabits": 25}
 
@@ -82,8 +85,9 @@ FIELDS = ("what", "seconds", "messages_in", "messages_out", "bytes_in", "bytes_o
 
 def simulate(found, hosts, costs, options):
     """Returns one result for each event of a job of so many hosts."""
+    parts = ["--parts", "launchers", "tree"] if hosts > MOST_HOSTS_OF_RANKS else []
     output = measure.run([found["simulate_scale"], "--hosts", hosts, "--ranks", RANKS, "--limit",
-                          options.limit, *words_of(costs)])
+                          options.limit, *parts, *words_of(costs)])
     results = []
     for line in output.splitlines():
         event = dict(zip(FIELDS, line.split("\t")))

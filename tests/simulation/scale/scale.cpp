@@ -167,49 +167,42 @@ std::vector<ScaleEvent> measure_survivors(const ScaleOptions& options) {
   const int ranks = options.hosts * options.ranks;
   const int lost = hosts_of_rack(options.hosts) * options.ranks;
   std::vector<ScaleEvent> events;
-  for (const bool is_first : {true, false}) {
-    Simulation simulation(seed);
-    Cpu cpu(1);
-    StoreHost store(simulation, options.costs, {.cpu = cpu});
-    RanksMeeting meeting(store, simulation, ranks);
-    Survivors survivors(store, simulation, ranks);
-    Recorder recorder(simulation, store, options.limit);
-    const auto agreed = [&] { return survivors.agreed(); };
-    Recorder(simulation, store, time_to_connect)
-        .run(
-            "", [&] { meeting.meet_at_word(); }, [&] { return meeting.met(); });
-    recorder.skip();
-    if (is_first) {
-      events.push_back(recorder.run(
-          "survivors: the first group", [&] { survivors.begin(); }, agreed));
-      continue;
-    }
-    if (lost == 0) break;
-    survivors.assume_group();
-    recorder.advance(milliseconds(100));
-    events.push_back(recorder.run(
-        "survivors: agree without the rack", [&] { survivors.lose(ranks - lost, lost); }, agreed));
-    if (!events.back().seconds) break;
-    ScaleEvent event = recorder.run(
-        "survivors: agree with its replacements", [&] { survivors.join(ranks - lost, lost); },
-        agreed);
-    int agreements = 1;
-    for (; event.seconds && survivors.waiting() > 0; ++agreements) {
-      const ScaleEvent more = recorder.run(
-          "", [&] { survivors.admit_more(); }, agreed);
-      event.seconds = more.seconds ? std::optional(*event.seconds + *more.seconds) : std::nullopt;
-      event.traffic.messages_in += more.traffic.messages_in;
-      event.traffic.messages_out += more.traffic.messages_out;
-      event.traffic.bytes_in += more.traffic.bytes_in;
-      event.traffic.bytes_out += more.traffic.bytes_out;
-      event.real_seconds += more.real_seconds;
-    }
-    if (agreements > 1) event.note = fmt::format("in {} agreements", agreements);
-    const auto members = survivors.decision().members.size();
-    if (event.seconds && members != static_cast<std::size_t>(ranks))
-      event.note = fmt::format("the group has {} of {} ranks", members, ranks);
-    events.push_back(std::move(event));
+  if (lost == 0) return events;
+  Simulation simulation(seed);
+  Cpu cpu(1);
+  StoreHost store(simulation, options.costs, {.cpu = cpu});
+  RanksMeeting meeting(store, simulation, ranks);
+  Survivors survivors(store, simulation, ranks);
+  Recorder recorder(simulation, store, options.limit);
+  const auto agreed = [&] { return survivors.agreed(); };
+  Recorder(simulation, store, time_to_connect)
+      .run(
+          "", [&] { meeting.meet_at_word(); }, [&] { return meeting.met(); });
+  recorder.skip();
+  survivors.assume_group();
+  recorder.advance(milliseconds(100));
+  events.push_back(recorder.run(
+      "survivors: agree without the rack", [&] { survivors.lose(ranks - lost, lost); }, agreed));
+  if (!events.back().seconds) return events;
+  ScaleEvent event = recorder.run(
+      "survivors: agree with its replacements", [&] { survivors.join(ranks - lost, lost); },
+      agreed);
+  int agreements = 1;
+  for (; event.seconds && survivors.waiting() > 0; ++agreements) {
+    const ScaleEvent more = recorder.run(
+        "", [&] { survivors.admit_more(); }, agreed);
+    event.seconds = more.seconds ? std::optional(*event.seconds + *more.seconds) : std::nullopt;
+    event.traffic.messages_in += more.traffic.messages_in;
+    event.traffic.messages_out += more.traffic.messages_out;
+    event.traffic.bytes_in += more.traffic.bytes_in;
+    event.traffic.bytes_out += more.traffic.bytes_out;
+    event.real_seconds += more.real_seconds;
   }
+  if (agreements > 1) event.note = fmt::format("in {} agreements", agreements);
+  const auto members = survivors.decision().members.size();
+  if (event.seconds && members != static_cast<std::size_t>(ranks))
+    event.note = fmt::format("the group has {} of {} ranks", members, ranks);
+  events.push_back(std::move(event));
   return events;
 }
 

@@ -40,7 +40,7 @@ std::vector<ScaleEvent> measure_launchers(const ScaleOptions& options);
 // All ranks connect to the store, and exchange a word and a table.
 std::vector<ScaleEvent> measure_ranks(const ScaleOptions& options);
 
-// Survivors make the first group, continue without a rack and with its replacements.
+// Survivors continue without a rack, and with its replacements. Empty for one host.
 std::vector<ScaleEvent> measure_survivors(const ScaleOptions& options);
 
 // The start of launchers and of ranks, and a death, with a tree of agents that does not exist yet.

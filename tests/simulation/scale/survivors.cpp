@@ -84,14 +84,6 @@ void Survivors::set(int rank, const std::string& key, const std::string& value,
 
 // --- Agreement -----------------------------------------------------------------------------------
 
-void Survivors::begin() {
-  left_ = static_cast<int>(ranks_.size());
-  late_at_ = simulation_.now() + default_timeout;
-  for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank)
-    ask(rank, Ask::compare_set, seat_key(rank), "0", "",
-        [this, rank](const StoreHost::Answer&) { vote(rank); });
-}
-
 void Survivors::assume_group() {
   decision_.generation = 0;
   decision_.holders = static_cast<int>(decision_.members.size());
@@ -117,14 +109,12 @@ void Survivors::vote(int rank) {
       [this, rank] { look(rank); });
 }
 
-bool Survivors::proposes(int rank) const {
-  return rank == first_ || (decision_.generation >= 0 && simulation_.now() > late_at_);
-}
+bool Survivors::proposes(int rank) const { return rank == first_ || simulation_.now() > late_at_; }
 
-// One iteration of first_decision() or next_decision(). A rank that is not the first looks whether
-// that one has ended in order.
+// One iteration of next_decision(). A rank that is not the first looks whether that one has ended
+// in order.
 void Survivors::look(int rank) {
-  if (rank == first_ || decision_.generation < 0) return await_decision(rank, proposes(rank));
+  if (rank == first_) return await_decision(rank, proposes(rank));
   find(rank, seat_key(first_),
        [this, rank](const Value&) { await_decision(rank, proposes(rank)); });
 }
@@ -138,23 +128,15 @@ void Survivors::await_decision(int rank, bool may_propose) {
                 find(rank, newest_key, [this, rank, may_propose](const Value& newest) {
                   if (newest && *newest != encoded_) return finish(rank, newest);
                   if (!may_propose) return look(rank);
-                  if (decision_.generation < 0) return read_incarnations(rank, 0);
                   read_votes(rank, 0);
                 });
               });
-}
-
-void Survivors::read_incarnations(int rank, std::size_t next) {
-  if (next == decision_.members.size()) return read_votes(rank, 0);
-  find(rank, seat_key(decision_.members[next].rank),
-       [this, rank, next](const Value&) { read_incarnations(rank, next + 1); });
 }
 
 void Survivors::read_votes(int rank, std::size_t next) {
   auto& votes = at(rank).votes;
   while (next < decision_.members.size() && votes.contains(decision_.members[next])) ++next;
   if (next == decision_.members.size()) {
-    if (decision_.generation < 0) return check_votes(rank, 0);
     return set(rank, "heartbeat",
                fmt::format("{} {}", comm::text_of(at(rank).seat), ++at(rank).looks),
                [this, rank] { check_votes(rank, 0); });
@@ -171,11 +153,9 @@ void Survivors::check_votes(int rank, std::size_t next) {
   for (; next < decision_.members.size(); ++next) {
     const Seat& seat = decision_.members[next];
     if (at(rank).votes.contains(seat) || !at(seat.rank).lives) continue;
-    if (decision_.generation < 0) return look(rank);
     if (simulation_.now() > late_at_) break;
     return find(rank, seat_key(seat.rank), [this, rank](const Value&) { look(rank); });
   }
-  if (decision_.generation < 0) return propose(rank, decision_.arrivals);
   read_arrival(rank, decision_.arrivals + 1, {});
 }
 

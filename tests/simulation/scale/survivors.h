@@ -25,10 +25,7 @@ class Survivors {
   // Ranks 0 to `ranks` - 1 are connected to the store; rank r is its client r.
   Survivors(StoreHost& store, Simulation& simulation, int ranks);
 
-  // All ranks make the first group.
-  void begin();
-
-  // Instead of begin(): they have made it.
+  // All ranks have made the first group.
   void assume_group();
 
   // These ranks die, the others know it at once and agree to continue. Needs rank 0.
@@ -62,7 +59,6 @@ class Survivors {
   void vote(int rank);
   void look(int rank);
   void await_decision(int rank, bool may_propose);
-  void read_incarnations(int rank, std::size_t next);
   void read_votes(int rank, std::size_t next);
   void check_votes(int rank, std::size_t next);
   void read_arrival(int rank, std::int64_t number, std::vector<Seat> invited);
