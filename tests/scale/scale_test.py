@@ -66,7 +66,8 @@ class Model(unittest.TestCase):
 
     def test_tables_are_those_of_the_page(self):
         page = (args.bench.parent.parent / "docs" / "internals" / "scaling.md").read_text()
-        lines = [line for line in page.splitlines() if line.startswith("|")]
+        one_host, _ = page.split("## Many hosts\n")
+        lines = [line for line in one_host.splitlines() if line.startswith("|")]
         tables = [line for line in model.tables() if line]
         self.assertIn(tables[0], lines, PRINT_TABLES)
         self.assertEqual(lines[lines.index(tables[0]):], tables, PRINT_TABLES)
