@@ -130,8 +130,7 @@ Hosts hosts_of(const Given& given) {
   if (given.flag("standalone")) {
     const std::string standalone = given.name_of("standalone");
     if (several) refuse(standalone + " is for one host, not for " + said);
-    if (!hosts.endpoint.empty())
-      refuse(standalone + " meets no other host: leave out the endpoint");
+    if (!hosts.endpoint.empty()) refuse(standalone + " is for one host: leave out the endpoint");
   }
   if (several && hosts.endpoint.empty())
     refuse(said + " needs --rdzv-endpoint HOST:PORT, where the hosts are to meet");
