@@ -18,9 +18,8 @@ import tempfile
 import zipfile
 
 from plain_safetensors import read, write
+from pytorch_side import run_ranks
 from torch_or_skip import SKIPPED, torch
-
-import torch.distributed as dist  # noqa: E402
 
 HERE = pathlib.Path(__file__).resolve().parent
 SOURCE = HERE.parents[1] / "python"
@@ -66,17 +65,13 @@ def train(rank, ranks, case):
 
 
 def run_rank(rank, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank,
-                            world_size=2)
     results = {case: train(rank, 2, case) for case in PASSES}
     torch.save(results, folder / f"theirs.2.{rank}")
-    dist.destroy_process_group()
 
 
 def train_in_python(folder):
     torch.save({case: train(0, 1, case) for case in PASSES}, folder / "theirs.1.0")
-    torch.multiprocessing.start_processes(run_rank, (folder,), nprocs=2, start_method="fork")
+    run_ranks(2, folder, run_rank)
 
 
 def export(folder):

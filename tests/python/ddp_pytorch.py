@@ -2,7 +2,6 @@
 """PyTorch's side of ddp_test.py: does the same as ddp_train.cpp, under DistributedDataParallel.
 ddp_pytorch.py FOLDER RESULTS, under torchrun."""
 
-import os
 import pathlib
 import sys
 
@@ -11,6 +10,7 @@ import torch.distributed as dist
 from ddp_rig import Rig
 from ddp_scenarios import SCENARIOS
 from plain_safetensors import read, write
+from pytorch_side import end_rank
 
 
 def main():
@@ -23,8 +23,7 @@ def main():
         scenario(rig)
         write(results / f"{scenario.__name__}.{rig.rank}", rig.result, {})
     (results / f"config.{dist.get_rank()}").write_text(torch.__config__.show())
-    dist.destroy_process_group()
-    os._exit(0)  # PyTorch's threads abort some runs at the interpreter's end.
+    end_rank()
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ from ddp_rig import STEPS
 from ddp_scenarios import SCENARIOS
 from ddp_script import write_scripts
 from plain_safetensors import read, write
+from pytorch_side import run_again_if_it_fails
 from torch_or_skip import torch
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -59,6 +60,15 @@ def results_of(folder, name, *command, **variables):
     results = folder / name
     results.mkdir()
     run(*command, results, **variables)
+    return results
+
+
+def results_of_pytorch(folder, ranks, inputs):
+    results = folder / "pytorch"
+    results.mkdir()
+    run_again_if_it_fails(lambda _: run(
+        sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", ranks,
+        HERE / "ddp_pytorch.py", inputs, results))
     return results
 
 
@@ -109,8 +119,7 @@ def check(program, lockstep, engine, inputs, folder, ranks):
     ours, overlapped = (
         results_of(folder, name, lockstep, "run", "-n", ranks, program, overlap, inputs)
         for name, overlap in (("lockstep", 0), ("overlap", 1)))
-    theirs = results_of(folder, "pytorch", sys.executable, "-m", "torch.distributed.run",
-                        "--standalone", "--nproc-per-node", ranks, HERE / "ddp_pytorch.py", inputs)
+    theirs = results_of_pytorch(folder, ranks, inputs)
     assert names_in(ours) == names_in(overlapped) == names_in(theirs)
     across = None
     if engine and ranks > 1:

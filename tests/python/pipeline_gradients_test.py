@@ -5,16 +5,15 @@ ranks, with Gloo there. We divide losses by the number of microbatches, PyTorch 
 equal if it is a power of two, otherwise the last ones differ.
 """
 
-import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 
 from plain_safetensors import read, write
+from pytorch_side import run_ranks
 from torch_or_skip import torch
 
-import torch.distributed as dist  # noqa: E402
 import torch.nn.functional as F  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.pipelining import PipelineStage, schedules  # noqa: E402
@@ -52,9 +51,9 @@ def inputs():
     return result
 
 
-def run_schedule(name, microbatches, tensors):
+def run_schedule(rank, name, microbatches, tensors):
     """Returns loss and gradients of this rank, with their names."""
-    mine = STAGES.get(name, [[0], [1]])[dist.get_rank()]
+    mine = STAGES.get(name, [[0], [1]])[rank]
     count = 2 * len(mine)
     names, made = list(layers()), layers()
     for layer, module in made.items():
@@ -77,23 +76,11 @@ def run_schedule(name, microbatches, tensors):
 
 
 def run_rank(rank, folder):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank,
-                            world_size=RANKS)
     tensors, results = read(folder / "inputs", {}), {}
     for name in SCHEDULES:
         for microbatches in MICROBATCHES:
-            results |= run_schedule(name, microbatches, tensors)
+            results |= run_schedule(rank, name, microbatches, tensors)
     torch.save(results, folder / f"theirs.{rank}")
-    dist.barrier()
-    os._exit(0)  # PyTorch's threads abort some runs at the interpreter's end.
-
-
-def run_pytorch(folder):
-    context = torch.multiprocessing.start_processes(run_rank, (folder,), nprocs=RANKS, join=False,
-                                                    start_method="fork")
-    while not context.join():
-        pass
 
 
 def compare(folder, rank):
@@ -122,7 +109,7 @@ def main():
         folder = pathlib.Path(name)
         write(folder / "inputs", inputs(), {})
         subprocess.run([sys.argv[1], folder], check=True)
-        run_pytorch(folder)
+        run_ranks(RANKS, folder, run_rank)
         differences = [compare(folder, rank) for rank in range(RANKS)]
     if max(differences)[0] > TOLERANCE:
         sys.exit(f"PyTorch {torch.__version__} differs by more than {TOLERANCE}")

@@ -2,10 +2,7 @@
 """PyTorch's side of tensor_parallel_test.py: does the same as tensor_parallel.cpp, with
 torch.distributed.tensor.parallel on Gloo."""
 
-import os
-
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from plain_safetensors import read
 from tensor_parallel_models import MODELS, load, whole_weights
@@ -128,10 +125,7 @@ def train(rig, name):
         rig.record(f"{name}.{key}", tensor)
 
 
-def run_rank(rank, folder, world_size, sizes):
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/rendezvous", rank=rank,
-                            world_size=world_size)
+def run_rank(rank, folder, sizes):
     inputs = read(folder / "inputs", {})
     for tp in sizes:
         rig = Rig(inputs, DeviceMesh("cpu", list(range(tp)), mesh_dim_names=("tp",)))
@@ -147,5 +141,3 @@ def run_rank(rank, folder, world_size, sizes):
         for name in MODELS if tp == 2 else ():
             train(rig, name)
         torch.save(rig.results, folder / f"theirs.{tp}.{rank}")
-    dist.barrier()
-    os._exit(0)  # PyTorch's threads abort some runs at the interpreter's end.

@@ -13,6 +13,7 @@ import sys
 import tempfile
 
 from plain_safetensors import read, write
+from pytorch_side import run_ranks
 from torch_or_skip import torch
 
 SIZES = (2, 3, 4)
@@ -54,11 +55,7 @@ def inputs():
 def run_pytorch(folder):
     """All ranks in one job, which imports torch once."""
     import tensor_parallel_pytorch
-    context = torch.multiprocessing.start_processes(
-        tensor_parallel_pytorch.run_rank, (folder, max(SIZES), SIZES), nprocs=max(SIZES),
-        join=False, start_method="fork")
-    while not context.join():
-        pass
+    run_ranks(max(SIZES), folder, tensor_parallel_pytorch.run_rank, SIZES)
 
 
 def compare(folder, tp, rank):
