@@ -368,9 +368,12 @@ OF = {
 
 
 def commit():
-    """Returns the checked out commit, with "-dirty" if files differ from it."""
-    return subprocess.check_output(["git", "describe", "--always", "--dirty", "--abbrev=10",
-                                    "--exclude=*"], cwd=ROOT, text=True).strip()
+    """Returns the checked out commit, with "-dirty" if files differ from it, except results."""
+    def output(*words):
+        return subprocess.check_output(["git", *words], cwd=ROOT, text=True).strip()
+
+    dirty = output("status", "--porcelain", "--untracked-files=no", "--", ".", ":!bench/results")
+    return output("rev-parse", "--short=10", "HEAD") + ("-dirty" if dirty else "")
 
 
 def command_of(name):
