@@ -68,8 +68,8 @@ class LOCKSTEP_API SharedMapping {
   std::size_t bytes_ = 0;
 };
 
-// Reserves and maps whole pages that create() did not reserve and no process has used. `processes`
-// processes do so concurrently, each for `bytes`.
+// Reserves and maps whole pages that create() did not reserve. No process may have used them:
+// this call may fill them with zeros. `processes` processes do so concurrently, each for `bytes`.
 // Errors: system, with both sizes, if their sum exceeds available_memory().
 LOCKSTEP_API void reserve_pages(std::string_view purpose, std::byte* data, std::size_t bytes,
                                 int processes = 1);

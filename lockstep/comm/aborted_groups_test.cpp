@@ -1,5 +1,3 @@
-// Tests groups aborted by ranks that report others, correctly or not.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -24,7 +22,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Runs two threads as ranks, each with a backend.
 void run_on_backends(
     const std::function<void(int rank, std::unique_ptr<ShmBackend>, Activity&)>& body) {
   const auto team = std::make_shared<ThreadTeam>(2);

@@ -1,4 +1,4 @@
-// Runs a group's collectives one at a time, in the order in which they were started.
+// Runs a group's collectives one at a time, in the order of their start.
 //
 // A waiting thread runs its own call and those before. Otherwise the queue's thread takes over:
 // docs/internals/communication.md (Order of calls).

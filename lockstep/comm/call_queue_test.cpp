@@ -157,7 +157,6 @@ TEST(CallQueue, MayEndWithinACall) {
   }
 }
 
-// How often a thread of this process has gone to sleep.
 int sleeps_of(pid_t thread) {
   std::ifstream status("/proc/self/task/" + std::to_string(thread) + "/status");
   const std::string key = "voluntary_ctxt_switches:";

@@ -1,5 +1,5 @@
-// Runs the whole suite on every backend: threads, processes, and threads whose backend has only the
-// required operations, from which ProcessGroup composes all others.
+// Runs the whole suite on threads, processes, and threads whose backend has only the required
+// operations.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "tests/rigs/conformance.h"
@@ -25,7 +25,6 @@ using test::Conformance;
 using test::Rank;
 using test::Ranks;
 
-// Supports only all_gather and all_to_all.
 class LeastBackend final : public Backend {
  public:
   LeastBackend(std::unique_ptr<Backend> whole, int size) : whole_(std::move(whole)), size_(size) {}

@@ -44,9 +44,9 @@ class LOCKSTEP_API DeviceMesh {
   // the parent's second split, with color 3, is called "world.2.tp:3", for example.
   ProcessGroup operator[](std::string_view name) const;
 
-  // The ranks that differ from this one only in axes `names`, in the mesh's row-major order,
-  // whatever the order of `names`. All ranks make their first calls with different sets in the same
-  // order. Later calls return the same group.
+  // The same for several axes, in the mesh's row-major order, whatever the order of `names`. All
+  // ranks make their first calls with different sets in the same order. Later calls return the same
+  // group.
   ProcessGroup operator[](std::initializer_list<std::string_view> names) const;
   ProcessGroup operator[](const std::vector<std::string>& names) const;
 

@@ -17,7 +17,6 @@ namespace {
 
 using test::fault_of;
 
-// Ranks of the world that are members of `group`, in its order.
 std::vector<int> members(const ProcessGroup& group, const ProcessGroup& world) {
   return all_gather_value(world.rank(), group);
 }
@@ -148,7 +147,7 @@ TEST(DeviceMesh, AxesThatDifferBetweenRanksAreAMismatchThatNamesBoth) {
     const std::string text = error->what();
     EXPECT_NE(text.find("rank 0 asks for dp=-1 x tp=2, rank 2 for dp=-1 x tp=4"), text.npos)
         << text;
-    world.barrier();  // The group is still usable.
+    world.barrier();
   });
 }
 

@@ -23,7 +23,6 @@ Vote vote(std::int64_t completed, std::int64_t prepared, bool leaves = false) {
   return {StepProgress{.completed = completed, .prepared = prepared, .leaves = leaves}};
 }
 
-// Generation 4 with these members.
 Decision of(std::vector<Seat> members) { return {.generation = 4, .members = std::move(members)}; }
 
 TEST(Decision, KeepsTheOrderOfVotersAndPutsThoseWhoJoinLast) {

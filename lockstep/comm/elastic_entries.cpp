@@ -183,7 +183,7 @@ void ElasticEntries::erase_keys(int generation, const Seat& seat) {
   store_.erase(noted);
 }
 
-// Returns the processes that asked to join after arrival `after`. Erases entries up to `last`.
+// The processes that asked to join after arrival `after`. Erases entries up to `last`.
 std::vector<Seat> ElasticEntries::erase_arrivals(std::int64_t after, std::int64_t last) {
   std::vector<Seat> seats;
   for (std::int64_t number = after + 1;; ++number) {

@@ -36,7 +36,6 @@ const Decision none = decision(-1, {a, b});
 
 class Entries : public testing::Test {
  protected:
-  // As a process that joins a group writes for it.
   void write_keys(int generation, const Seat& seat) {
     GenerationStore of_generation(entries, generation, seat, in(20s), [] {});
     for (const char* what : {"here", "accepted"})

@@ -35,7 +35,7 @@ constexpr std::chrono::milliseconds short_pause = 1ms;
 // The same for a process that waits to join, and for arrivals.
 constexpr std::chrono::milliseconds long_pause = 20ms;
 
-// For an invited process to answer. Otherwise it waits for the next invitation.
+// For an invited process to answer.
 constexpr std::chrono::milliseconds time_to_answer = 500ms;
 
 // For ranks that have agreed to make their group; doubles with each failure.
@@ -314,7 +314,6 @@ void ElasticGroup::Implementation::propose(const std::map<Seat, Vote>& votes) {
 
 // --- Processes that join -------------------------------------------------------------------------
 
-// Adds the votes of processes that accept an invitation.
 void ElasticGroup::Implementation::invite(std::map<Seat, Vote>& votes, std::int64_t& arrivals) {
   const int generation = decision_.generation + 1;
   std::vector<Seat> invited;

@@ -33,9 +33,8 @@ struct ElasticOptions {
   // start.
   InitOptions init = {};
 
-  // Wait for a living rank that does not call agree(): it is stopped or in a long computation.
-  // Then the others continue without it. `lockstep run --leave-out-stragglers` reduces it, and
-  // init.timeout for calls of the groups.
+  // Wait for a living rank that does not call agree(). Then the others continue without it.
+  // `lockstep run --leave-out-stragglers` reduces it, and init.timeout for calls of the groups.
   std::chrono::milliseconds patience = std::chrono::seconds(30);
 
   // The ranks continue while at least this many are left.
@@ -50,8 +49,8 @@ struct ElasticOptions {
 struct StepProgress {
   std::int64_t completed = 0;
   std::int64_t prepared = 0;  // `completed`, or one more if the next step needs no other rank.
-  bool leaves = false;        // This rank leaves the group.
-  bool has_state = true;      // Otherwise it counts as a process that joins.
+  bool leaves = false;
+  bool has_state = true;  // Otherwise it counts as a process that joins.
 };
 
 class LOCKSTEP_API ElasticGroup {
@@ -98,8 +97,8 @@ class LOCKSTEP_API ElasticGroup {
   // On rank 0: whether processes wait to join. False on other ranks.
   bool has_arrivals() const;
 
-  // Reports that the job is complete. This rank takes part in no later change, other ranks do not
-  // wait for it, and processes that wait to join stop.
+  // Reports that the job is complete. Other ranks do not wait for this one in later changes, and
+  // processes that wait to join stop.
   void finish();
 
  private:
@@ -113,11 +112,11 @@ class LOCKSTEP_API ElasticGroup {
 LOCKSTEP_API std::vector<int> former_ranks(const ProcessGroup& before, const ProcessGroup& after);
 
 // Recreates `group` from `world`, the group of a later generation: a subgroup of the members that
-// are left, in their order. Only they call it, and all of them. `group` may have been left. A rank
-// whose call failed passes the same `group` with the next world. Other members may pass the group
-// that they made meanwhile. The new group is called "WORLD.NAME", with the name of the first one.
+// are left, in their order. Collective over them. `group` may have been left. The new group is
+// called "WORLD.NAME", with the name of the first one.
 // Errors: misuse for groups outside an ElasticGroup; those of ProcessGroup::group_of(). After
-// peer_lost, call agree() and form(), then shrink() with the next world.
+// peer_lost, call agree() and form(), then shrink() with the same `group` and the next world. Other
+// members may pass the group that they made meanwhile.
 LOCKSTEP_API ProcessGroup shrink(const ProcessGroup& group, const ProcessGroup& world,
                                  const CallOptions& options = {});
 

@@ -56,7 +56,6 @@ Fault wait_for_loss(const ProcessGroup& group) {
   });
 }
 
-// Agrees until a group is made; a rank may be lost meanwhile.
 ElasticGroup::Change continue_without(ElasticGroup& elastic, const StepProgress& progress) {
   while (true) {
     auto change = elastic.agree(progress);
@@ -110,7 +109,6 @@ TEST(ElasticGroup, ShrinksToOneRank) {
   EXPECT_EQ(exits[0].code, 0) << exits[0].output;
 }
 
-// Ranks 1 and 2 die at once, and rank 3 when it has agreed.
 const Ranks die_meanwhile("ranks die while the others agree", [](const Rank& rank) {
   ElasticGroup elastic(elastic_options(rank));
   start(elastic);
@@ -168,7 +166,6 @@ TEST(ElasticGroup, ContinuesWithoutARankThatDoesNotCome) {
   EXPECT_TRUE(all_succeeded(left_out.run(3)));
 }
 
-// Rank 0 has finished when rank 2 dies; rank 1 does not wait for it.
 const Ranks one_is_done("a rank dies when another has finished", [](const Rank& rank) {
   const ElasticOptions options = elastic_options(rank);
   ElasticGroup elastic(options);
@@ -357,7 +354,7 @@ std::size_t keys_left(const ElasticOptions& options, std::size_t most) {
   return left;
 }
 
-// Rank 1 joins and leaves, each time as another process in its place.
+// Rank 1 is another process each time.
 const Ranks come_and_go("a rank joins and leaves many times", [](const Rank& rank) {
   constexpr int rounds = 25;
   const ElasticOptions options = logged_options(rank);

@@ -1,8 +1,7 @@
 // The parts of its process that an elastic group uses: time, a thread, signals, making groups.
 //
-// tests/simulation has another implementation, by which thousands of processes run in one on
-// virtual time: docs/internals/simulation.md.
-// Thread safety: any thread may call any member.
+// tests/simulation has another implementation: docs/internals/simulation.md.
+// Thread safety: any thread.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -37,7 +36,6 @@ class ElasticRuntime {
   virtual bool preemption_signalled() = 0;
 };
 
-// The runtime of this process.
 ElasticRuntime& elastic_runtime();
 
 }  // namespace lockstep::comm

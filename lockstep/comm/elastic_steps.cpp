@@ -100,7 +100,7 @@ bool ElasticSteps::try_to_complete(const std::function<void()>& apply, bool with
   }
 }
 
-// Agrees on the next group and makes it, until that succeeds. False if this rank has left.
+// Repeats until a group is made. False if this rank has left.
 bool ElasticSteps::change_group(const std::function<void()>& apply) {
   while (true) {
     if (++futile_ > most_futile)

@@ -1,7 +1,6 @@
 // The steps of a training whose ranks may die: computes, applies or repeats them. Changes the group
 // in between, and selects the ranks that need the state. Shared by Survival in C++
-// (train/survival.h) and in Python. docs/internals/survival.md describes the commit point of a
-// step.
+// (train/survival.h) and in Python: docs/internals/survival.md.
 //
 // Thread safety: one thread.
 

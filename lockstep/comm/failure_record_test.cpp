@@ -1,5 +1,3 @@
-// Tests the log line of a failure, and what surviving ranks log.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -47,7 +45,6 @@ TEST(FailureRecord, HasAllFieldsOnOneLine) {
       "called=-");
 }
 
-// The value of `key` in a record.
 std::string field(const std::string& record, const std::string& key) {
   std::istringstream words(record);
   for (std::string word; words >> word;)
@@ -318,7 +315,6 @@ TEST(FailureRecord, HasTheMessageThatWasTheRanksLastCall) {
 
 // --- What ranks write that waited, or differed ---------------------------------------------------
 
-// Returns the one record in a rank's output.
 std::string record_of(const test::Exit& exit) {
   EXPECT_EQ(exit.code, 0) << exit.output;
   const auto records = records_in(exit.output);

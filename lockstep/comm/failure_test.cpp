@@ -1,5 +1,3 @@
-// Tests what other ranks detect, and when, about ranks that die, stop, are late or abort.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -529,7 +527,6 @@ const Ranks forked("forked", [](const Rank& rank) {
 
 TEST(Failure, AForkedChildThatEndsHarmsNobody) { EXPECT_TRUE(all_succeeded(forked.run(2, 20s))); }
 
-// Collects log messages while it lives.
 class Log {
  public:
   Log() {

@@ -1,5 +1,3 @@
-// Tests that fork()ed children of ranks do not own their parent's groups.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -33,7 +31,6 @@ using test::HostLayout;
 using test::Rank;
 using test::Ranks;
 
-// Returns the wait status of a child that runs `act` and then exits at once.
 int status_of_child(const std::function<void()>& act) {
   const pid_t child = ::fork();
   if (child == 0) {

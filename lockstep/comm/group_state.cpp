@@ -55,7 +55,7 @@ std::uint64_t shown_try(const comm::RankContext& rank_context, const std::vector
   return latest;
 }
 
-// Publishes which group this rank makes, and in which attempt. The last of several threads counts.
+// Publishes this rank's attempt to make a group. The last of several threads counts.
 class ShownMaking {
  public:
   ShownMaking(Activity& activity, const GroupName& name, std::uint64_t number)

@@ -12,9 +12,8 @@ namespace lockstep::comm {
 // process from now on. When `world` is destroyed, other hosts send their files to rank 0's host,
 // unless they share the folder.
 //
-// Rank 0 compares its clock with each other host's, now and at the end; in between, drift counts as
-// linear. docs/internals/observing.md describes the estimate and its error, which is saved in the
-// rank's file.
+// Rank 0 compares its clock with each other host's, now and at the end, and assumes linear drift in
+// between: docs/internals/observing.md.
 //
 // Errors: as TimelineRecorder and ProcessGroup.
 void record_timeline(const ProcessGroup& world, const LaunchEnvironment& who);

@@ -31,7 +31,6 @@ class JobTimeline : public ::testing::Test {
 
   std::filesystem::path folder() const { return scratch_.path() / "spans"; }
 
-  // How the last collective of a rank ended.
   std::optional<Fault> last_fault(int rank) const {
     const RankTimeline timeline =
         read_rank_timeline(folder() / TimelineRecorder::spans_name(/*attempt=*/0, rank));

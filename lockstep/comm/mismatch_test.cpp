@@ -1,5 +1,3 @@
-// Tests ranks whose calls differ, in every possible way.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 

@@ -217,7 +217,7 @@ class LOCKSTEP_API ProcessGroup {
   // group is called "GROUP.NAME"; the second makes "GROUP.NAME#2", even after a success. Errors:
   // misuse for a list without this rank, or with a repeated or unknown one. Timeout when a rank
   // does not come or passes another list. Aborted when another starts again and this cannot join
-  // in time. These errors do not break this group: members may retry, equally often on all hosts.
+  // in time. These errors do not break this group: members may retry, each host equally often.
   ProcessGroup group_of(const std::vector<int>& ranks, std::string_view name,
                         const CallOptions& options = {}) const;
 
@@ -247,7 +247,7 @@ class LOCKSTEP_API ProcessGroup {
   bool preempted(const CallOptions& options = {}) const;
 
   // Sets this rank's training step for `lockstep status`. By default, it counts the backward passes
-  // in which DistributedDataParallel averaged gradients.
+  // in which a data-parallel module averaged gradients.
   void set_step(std::uint64_t step) const;
 
   // Within about 20 ms, the group's calls on all ranks throw Error(aborted) with `reason`, or

@@ -1,5 +1,3 @@
-// Tests what peers, launcher and exit code report of an exception that ends a rank.
-
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/job/record.h"
 
@@ -47,8 +45,8 @@ bool contains(const std::string& all, const std::string& part) {
 
 // --- Exit codes ----------------------------------------------------------------------------------
 
-// Returns the exit code of a process that records `body`. Each call has a separate process, because
-// a process reports only its first exception. This process has one thread.
+// Each call has a separate process, because a process reports only its first exception. This
+// process has one thread.
 template <class Body>
 int recorded(Body body, const std::string& error_file = "") {
   const pid_t pid = ::fork();
@@ -91,7 +89,6 @@ double seconds_since_thrown(const Rank& rank) {
   return seconds_since(Clock::time_point(Clock::duration(then)));
 }
 
-// Prints the time from the throw until this rank receives the text.
 void expect_exit_report(const ProcessGroup& group, const Rank& rank) {
   try {
     for (int i = 0; i < 1000000; ++i) group.barrier();
@@ -194,7 +191,6 @@ struct Written {
   mode_t mode;
 };
 
-// Returns the content of the file after `body` was recorded.
 template <class Body>
 std::optional<Written> file_of(const std::filesystem::path& path, Body body) {
   recorded(body, path);

@@ -1,5 +1,3 @@
-// Tests subgroups and meshes that are recreated after deaths, on one host and on two.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 
@@ -35,7 +33,7 @@ using test::HostLayout;
 using test::Rank;
 using test::Ranks;
 
-// A process of an elastic job. Processes are named by their ranks at the start.
+// Processes are named by their ranks at the start.
 class Member {
  public:
   explicit Member(const Rank& rank, int incarnation = 0)

@@ -1,5 +1,3 @@
-// Tests when ranks reserve the memory of their staging buffers, and what happens without memory.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <sys/mman.h>
@@ -34,7 +32,6 @@ struct Mapping {
   std::size_t bytes = 0;
 };
 
-// The memory that the ranks of the world share.
 Mapping memory_of_world() {
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {

@@ -1,8 +1,7 @@
 // Decides when a group's background thread takes over calls that their callers do not run.
 //
-// Callers usually run their calls when they wait. The thread first gives them `patience`: a
-// hand-over costs as much as a hundred short calls. While calls keep coming, it polls, because
-// waking it costs more than a call.
+// The thread first gives callers `patience`: a hand-over costs as much as a hundred short calls.
+// While calls keep coming, it polls, because waking it costs more than a call.
 //
 // Thread safety: its owner calls all members under one lock.
 

@@ -3,7 +3,7 @@
 //   const auto losses = all_gather_value(loss, group);  // losses[r] is rank r's.
 //   const auto seed = broadcast_value(std::random_device{}(), group);
 //   const std::string settings = broadcast_bytes(group.rank() == 0 ? read(path) : "", group);
-//   const auto hosts = all_gather_bytes(host_name(), group);  // hosts[r] is rank r's.
+//   const auto hosts = all_gather_bytes(host_name(), group);
 //
 // Values must contain no pointer: their bytes are sent unchanged. Send other types as byte strings,
 // such as settings.dump(). Each call for byte strings is two collectives with one timeout each.

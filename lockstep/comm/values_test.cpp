@@ -12,7 +12,6 @@ namespace {
 
 using test::fault_of;
 
-// Returns a string whose length depends on the rank; empty on rank 0.
 std::string bytes_of(int rank) {
   std::string bytes(static_cast<std::size_t>(rank) * 300001, static_cast<char>('a' + rank));
   if (rank > 0) bytes[1] = '\0';

@@ -24,8 +24,8 @@ class Runner {
  public:
   virtual ~Runner() = default;
 
-  // Runs on this thread what `work` needs, unless another thread does. Returns when `work` is
-  // complete or another thread runs it.
+  // Runs on this thread what `work` needs. Returns when `work` is complete or another thread runs
+  // it.
   virtual void help(const Work::State& work) = 0;
 
   // No thread helps: a background thread should start now.

@@ -1,5 +1,3 @@
-// Tests named worlds, groups made by their members alone, and ranks that leave before others.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -61,7 +59,6 @@ InitOptions world_of(const std::string& name, const Rank& rank) {
   return world_of(name, rank.rank, rank.world_size, store_of(rank));
 }
 
-// The sum of one from each rank.
 float count_ranks(const ProcessGroup& group) {
   float one = 1;
   group.all_reduce({.data = &one, .count = 1});
@@ -248,7 +245,7 @@ TEST(GroupOf, RefusesWhatIsNoGroup) {
   });
 }
 
-// Sends `word` between two ranks. The receiver does not receive it yet.
+// The receiver does not receive it yet.
 void send_to_the_other(const ProcessGroup& pair, float value) {
   std::vector<float> word{value};
   if (pair.rank() == 0) pair.send(buffer_of(word), 1);
@@ -320,7 +317,7 @@ TEST(GroupOf, NamesListsThatDifferAndAbsentRanks) {
       const auto absent = [&] { world.group_of({0, 1}, "y", {.timeout = 200ms}); };
       expect_in(text_of(absent, Fault::timeout), "making group world.y");
     }
-    expect_whole(world);  // It is not broken.
+    expect_whole(world);
   });
 }
 

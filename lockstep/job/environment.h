@@ -25,8 +25,7 @@ struct LaunchEnvironment {
   // HOST:PORT of the rendezvous store if there are several agents, one per host.
   std::string store = {};
 
-  // HOST:PORT where rank 0 opens the job's store, normally MASTER_ADDR and MASTER_PORT; empty if
-  // no variable gives it. By default, SLURM tasks use the step's first node and slurm_port()
+  // HOST:PORT where rank 0 opens the job's store: MASTER_ADDR and MASTER_PORT, else slurm_master()
   // (variables.h). If mpirun or srun started all ranks on one host, either or both variables may be
   // missing. Defaults: 127.0.0.1, and slurm_port() or a port derived from the job's id. Empty if no
   // variable distinguishes the job from others.

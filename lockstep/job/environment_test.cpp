@@ -35,7 +35,6 @@ std::string refusal_of(const Settings& variables) {
   return {};
 }
 
-// An environment, and the rank that it gives a process.
 struct Row {
   const char* what;
   Settings variables;
@@ -369,7 +368,6 @@ TEST(Environment, EachLauncherGivesItsPlace) {
   }
 }
 
-// An environment that gives no rank, and what the message must contain.
 struct Refusal {
   const char* what;
   Settings variables;

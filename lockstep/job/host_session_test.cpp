@@ -44,7 +44,6 @@ TEST(HostSession, TheHeartGoesOnWhileALogSinkTakesItsTime) {
   set_log_sink({});
 }
 
-// Returns what a session logs when its other rank is lost.
 std::vector<std::string> logged_of_a_loss(bool is_told_to_end) {
   std::vector<std::string> logged;
   set_log_sink([&](LogLevel, std::string_view text) { logged.emplace_back(text); });
@@ -66,7 +65,6 @@ TEST(HostSession, LogsTheLossOfARankUnlessItsEndWasRequested) {
   EXPECT_EQ(logged_of_a_loss(true), std::vector<std::string>());
 }
 
-// Sessions of one job in this process, by rank.
 class Pair {
  public:
   explicit Pair(const std::string& name) : name_(name), zero_(join(0)), one_(join(1)) {}

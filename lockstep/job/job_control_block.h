@@ -5,8 +5,8 @@
 // docs/internals/failures.md. Every wait in this library checks for the job's first failure.
 //
 // Thread safety: any thread of any process with the mapping.
-// Blocking: memory_number() with a limit; oom_killed() and examine() for a second at most, if a
-// process is stopped in them.
+// Blocking: memory_number() with a limit; enter(), oom_killed() and examine() for a second at most,
+// if another process is stopped in this class.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -106,8 +106,8 @@ class LOCKSTEP_API JobControlBlock {
   void await_group(int slot, bool waits = true) const;
   bool awaits_group(int slot) const;
 
-  // Records that the process exited in order before its first group or after its last one. Only
-  // ranks that wait for it in a new group fail.
+  // The agent records that the process exited in order before its first group or after its last
+  // one. Only ranks that wait for it in a new group fail.
   void note_end(int slot, const Failure& end) const;
   std::optional<Failure> first_end() const;
 

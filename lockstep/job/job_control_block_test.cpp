@@ -17,8 +17,7 @@ namespace {
 
 using test::soon;
 
-// Starts a process that enters `slot` and then runs `end`. This process has one thread, so fork()
-// is safe.
+// This process has one thread, so fork() is safe.
 template <class End>
 pid_t start_rank(JobControlBlock& page, int slot, End end) {
   const pid_t pid = ::fork();
@@ -136,7 +135,6 @@ const Failure rank_one_did_not_come{.rank = 1,
                                     .ranks = {1, 2},
                                     .call = "barrier #4 of group world"};
 
-// Possible ends of rank 0.
 const Failure exited{.rank = 0, .exit_code = 69};
 const Failure crashed{.rank = 0, .signal = SIGSEGV};
 const Failure threw{.rank = 0, .signal = SIGABRT};

@@ -25,7 +25,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// A root directory with files in the kernel's format.
 class Root {
  public:
   Root& with(const std::string& file, const std::string& content) {

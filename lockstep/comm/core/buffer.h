@@ -58,7 +58,7 @@ LOCKSTEP_API std::string_view name(DType dtype);
 // Bytes of one element.
 LOCKSTEP_API std::size_t size_of(DType dtype);
 
-// How reductions combine elements. Stored in call signatures: values are frozen.
+// Stored in call signatures: values are frozen.
 enum class ReduceOp : std::uint8_t {
   sum = 0,
   average = 1,  // Sum times 1 / size(). Truncates integers towards zero. Refuses booleans.

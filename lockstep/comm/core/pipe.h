@@ -24,7 +24,6 @@ class PipeWriter {
   // Returns the number of bytes that fit.
   virtual std::size_t write(const std::byte* data, std::size_t bytes) = 0;
 
-  // Counts a message that was started.
   virtual void count_sent() = 0;
 
   // Messages sent but not received. Valid only once all ranks have synchronized after their last

@@ -1,5 +1,5 @@
-// Tests CUDA memory added to a CPU backend, on ranks that are threads. The device is a stand-in:
-// its memory is the host's, and its communicator copies and adds there.
+// Ranks are threads. The device is a stand-in: its memory is the host's, and its communicator
+// copies and adds there.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/device_backend.h"
@@ -34,7 +34,6 @@ Buffer on_cuda(Values& values, int index = 0) {
   return buffer;
 }
 
-// Rank r's values: 100 r, 100 r + 1, ...
 Values values_of(int rank, std::size_t count) {
   Values values(count);
   std::iota(values.begin(), values.end(), 100.F * static_cast<float>(rank));

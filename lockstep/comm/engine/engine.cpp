@@ -164,7 +164,7 @@ OpenedEngines& opened_engines() {
   return engines;
 }
 
-// The library or program at an address; empty if unknown.
+// Empty if unknown.
 fs::path file_at(const void* address) {
   Dl_info info{};
   if (::dladdr(address, &info) == 0 || info.dli_fname == nullptr) return {};

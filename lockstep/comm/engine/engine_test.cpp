@@ -23,7 +23,7 @@ const fs::path engines = ENGINES;
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-// Returns why the plugin in tests/engines/FOLDER is refused; empty when it is accepted.
+// Empty when the plugin in tests/engines/FOLDER is accepted.
 std::string refusal(const std::string& folder) try {
   load_engine("gloo", {{engines / folder, true}});
   return {};

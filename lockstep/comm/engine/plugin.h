@@ -108,7 +108,6 @@ constexpr bool is_sent_at_once(const lockstep_collective& call) {
          std::max(bytes_of(call.input), bytes_of(call.output)) <= sent_at_once;
 }
 
-// A row of an engine's table of collectives.
 template <class Communicator>
 struct Native {
   Operation operation;

@@ -1,5 +1,4 @@
-// Tests the C ABI: the arguments that a plugin gets, and the handling of its results. The plugin is
-// a table of functions in this file.
+// The plugin is a table of functions in this file.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/plugin_communicator.h"
@@ -18,7 +17,6 @@ namespace {
 
 using test::fault_of;
 
-// The calls of the plugin, one line each.
 std::vector<std::string> calls;
 bool is_failing = false;
 

@@ -1,5 +1,3 @@
-// Tests communicators of every plugin beyond collectives: begin, listen, fail and end.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <sched.h>

@@ -1,6 +1,3 @@
-// Tests the parts that plugins use: buffers by member, the core's store, and the functions of a
-// class.
-
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/plugin_parts.h"
 
@@ -129,7 +126,6 @@ TEST_F(PluginStore, ThrowsTheErrorOfTheStore) {
 
 // --- The functions of a class --------------------------------------------------------------------
 
-// Reduces float32 only, and with sum only.
 struct Mover {
   explicit Mover(const lockstep_engine_config&) {}
   static bool combines(std::uint8_t dtype, std::uint8_t reduce_op) {

@@ -1,5 +1,3 @@
-// Tests every collective of a plugin against serially computed values.
-
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/plugin.h"
 
@@ -26,7 +24,7 @@ bool supports(const Member& member, Operation operation, DType dtype, ReduceOp o
                                   static_cast<std::uint8_t>(op)) != 0;
 }
 
-// --- Reductions ---------------------------------------------------------------------------------
+// --- Reductions ----------------------------------------------------------------------------------
 
 // Small enough that products of three are exact, large enough that short integers wrap.
 template <class T>
@@ -83,7 +81,6 @@ std::vector<T> serially(ReduceOp op, int size, std::size_t count) {
   return result;
 }
 
-// Calls `check` with a vector of each number type.
 template <class Check>
 void with_each_number(Check check) {
   check(std::vector<float>(), std::vector<double>(), std::vector<std::int8_t>(),
@@ -172,7 +169,6 @@ const Ranks spread_nan("plugins spread NaN", [](const Rank& rank) {
 
 // --- Bytes from rank to rank --------------------------------------------------------------------
 
-// Returns the data that `from` sends to `to`.
 std::vector<std::byte> message(int from, int to, std::size_t bytes) {
   std::vector<std::byte> made(bytes);
   for (std::size_t i = 0; i < bytes; ++i) {

@@ -79,7 +79,7 @@ struct FlightRecordHeader {
   std::string error = {};  // Empty when the user asked for the record.
 };
 
-// One rank's record of a group as a JSON object; docs/protocol.md defines its members.
+// A JSON object: docs/protocol.md.
 std::string flight_record(const FlightRecordHeader& header, const FlightRecorder& collectives,
                           const FlightRecorder& messages);
 

@@ -23,7 +23,6 @@
 
 namespace lockstep::comm {
 
-// The reports of a rank whose call has failed.
 struct FailureReports {
   std::string text;                          // The Error's.
   std::optional<Failure> failure = {};       // If ranks caused it: for RankContext::report_break().

@@ -24,7 +24,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Rank 1 of a group of three.
 const GroupIdentity identity{.name = "part", .rank = 1, .size = 3, .members = {4, 7, 9}};
 
 template <class Thrown>
@@ -131,7 +130,6 @@ class BrokenGroup : public testing::Test {
     group_.break_with(std::make_exception_ptr(error), "barrier #5 of group part on rank 1", 2s);
   }
 
-  // The error in the saved record; empty without a record.
   std::string recorded_error() const {
     for (const auto& file : std::filesystem::directory_iterator(folder_.path())) {
       std::ifstream in(file.path());

@@ -29,8 +29,8 @@ class RankContext {
   // This thread gets the Error of a failed call.
   static void note_failed_call() { has_failed_call_ = true; }
 
-  // This thread begins a call. If its last one failed, the program continues: the failure is not
-  // the cause of a later exit (JobControlBlock::cause_of()).
+  // This thread begins a call. A failure of its last one is not the cause of a later exit
+  // (JobControlBlock::cause_of()).
   void note_call() const {
     if (!has_failed_call_) [[likely]]
       return;

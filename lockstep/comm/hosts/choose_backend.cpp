@@ -27,7 +27,6 @@ std::vector<int> places_of(const std::vector<RankInfo>& ranks) {
   return places;
 }
 
-// Empty when all ranks can use the engine.
 std::string why_not(const std::vector<RankInfo>& ranks, const std::string& engine) {
   for (const RankInfo& info : ranks) {
     const auto found = info.engines.find(engine);

@@ -1,5 +1,4 @@
-// Tests the thread of an engine's communicator, and how calls are awaited and aborted. The engine
-// is a table of functions in this file.
+// The engine is a table of functions in this file.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/hosts/engine_communicator.h"
@@ -99,7 +98,6 @@ class Calls : public testing::Test {
     return make(engine_of(how), {0});
   }
 
-  // Makes it as rank 0 of the members.
   static std::unique_ptr<EngineCommunicator> make(const Engine& engine,
                                                   const std::vector<int>& members) {
     CommunicatorOptions options;

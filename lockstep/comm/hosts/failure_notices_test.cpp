@@ -18,7 +18,6 @@ using namespace std::chrono_literals;
 
 constexpr int no_rank = 2'000'000'000;
 
-// This process as the only rank of a job.
 std::shared_ptr<HostSession> session_of_one() {
   return std::make_shared<HostSession>(
       HostMeeting{.identity = "a job of one", .opens = true, .is_alone = true}, in(10s));

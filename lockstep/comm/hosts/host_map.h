@@ -1,7 +1,6 @@
 // Maps a group's ranks to hosts, and cuts the data that hosts exchange into slices.
 //
-// The number of slices is the smallest number of ranks on a host. Local rank s owns slice s
-// (docs/algorithms.md).
+// Local rank s owns slice s (docs/algorithms.md).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -47,7 +46,6 @@ class HostMap {
   int slices_ = 1;
 };
 
-// Elements in the parts before `part`.
 std::size_t begin_of(const Counts& parts, int part);
 
 // Divides `count` elements of `element` bytes into equal slices of whole cache lines. The last ones

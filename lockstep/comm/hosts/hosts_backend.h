@@ -1,5 +1,5 @@
 // A backend for ranks on several hosts (hosts_collectives.h): all operations on CPU buffers.
-// docs/internals/hosts.md describes the connections.
+// Connections: docs/internals/hosts.md.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

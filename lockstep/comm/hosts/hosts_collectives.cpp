@@ -79,8 +79,7 @@ std::vector<HostsCollectives::Chunk> HostsCollectives::chunks_of(const HostsCall
   return chunks;
 }
 
-// While the engine has one chunk, this rank works on the chunks before and after it
-// (docs/algorithms.md).
+// Overlaps the engine with local work: docs/algorithms.md.
 template <class Before, class Cross, class After>
 void HostsCollectives::in_stages(const std::vector<Chunk>& chunks, Before before, Cross cross,
                                  After after) {

@@ -1,7 +1,6 @@
 // Collectives of ranks on several hosts: shared memory inside a host and an engine between hosts.
 //
-// Data between hosts is divided into slices (docs/algorithms.md). With one rank per host, or on
-// request, the engine does everything.
+// Data between hosts is divided into slices (docs/algorithms.md).
 //
 // Thread safety: one thread only.
 

@@ -1,5 +1,4 @@
-// Runs the whole conformance suite on every engine: alone, and between hosts with shared memory
-// inside.
+// Runs the suite on every engine: alone, and between hosts with shared memory inside.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>

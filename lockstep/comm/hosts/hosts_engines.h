@@ -64,7 +64,6 @@ class EngineCall {
   // Blocking: until it is complete. Errors: as Backend::run().
   void wait();
 
-  // Copies the result to the user's memory.
   void deliver();
 
  private:

@@ -84,8 +84,7 @@ std::optional<int> HostsEntries::unpack(int host, std::string_view text) {
   return last;
 }
 
-// Labels end with zero bytes. A rank without the labels must not make others time out: it asks no
-// host for absent ranks.
+// A rank without the labels asks no host for absent ranks: docs/protocol.md.
 std::vector<std::string> HostsEntries::labels(const Collective& collective) {
   std::string here;
   for (const std::string& label : group_.local()->labels(collective)) here += label + '\0';

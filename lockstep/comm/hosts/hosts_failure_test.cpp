@@ -1,5 +1,3 @@
-// Tests what ranks on other hosts detect about ranks that die, differ, are late or abort.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -209,7 +207,7 @@ const Ranks differ("differ across hosts", [](const Rank& rank) {
                 "9 float32"),
       std::string::npos)
       << text;
-  EXPECT_EQ(values[0], 7);  // No memory was changed.
+  EXPECT_EQ(values[0], 7);
 });
 
 TEST_P(AcrossHosts, AMismatchIsReportedOnEveryHostBeforeMemoryIsModified) {
@@ -325,7 +323,6 @@ TEST_P(AcrossHosts, ALateRankIsNamedOnEveryHost) {
 constexpr auto short_timeout = 2s;  // Ranks that are not late may still come so much later.
 constexpr const char* overrun = "seconds beyond the deadline: ";
 
-// Returns the text of a timeout, and prints how late it came.
 std::string text_of_timeout(const ProcessGroup& group) {
   const auto begin = Clock::now();
   std::string text;

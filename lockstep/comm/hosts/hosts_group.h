@@ -74,7 +74,6 @@ class HostsGroup {
   const std::shared_ptr<ShmBackend>& local() const { return local_; }
   const std::shared_ptr<Channels>& channels() const { return channels_; }
 
-  // Ranks of the job, for ranks of the group.
   std::vector<int> in_the_job(const std::vector<int>& ranks) const;
   const RemoteRank& who(int rank) const;
 

@@ -86,7 +86,6 @@ void JobContext::report_break(Failure failure) {
   session_->note_break(std::move(failure));
 }
 
-// Describes the first rank that caused the failure.
 void JobContext::identify(Failure& failure) const {
   const JobControlBlock& page = session_->page();
   if (page.pid(failure.rank) != 0) {

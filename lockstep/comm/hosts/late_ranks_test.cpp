@@ -33,7 +33,6 @@ using test::await_file;
 using test::Rank;
 using test::Ranks;
 
-// The warnings of this process while it exists.
 class Warnings {
  public:
   Warnings() {

@@ -1,5 +1,3 @@
-// Tests groups on an engine whose communicators are made together with the group.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <stdlib.h>
@@ -67,7 +65,6 @@ const Engine& ordered_engine() {
 
 // --- Groups --------------------------------------------------------------------------------------
 
-// Joins a group of ranks that each have their own host.
 ProcessGroup join_by_ordered_engine(const Rank& rank) {
   ::setenv("LOCKSTEP_HOST_ID", test::host_of_rank(rank.rank).c_str(), 1);
   LaunchEnvironment who = read_environment();

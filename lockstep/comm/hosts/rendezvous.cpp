@@ -142,8 +142,7 @@ std::string names_of_missing(std::size_t world_size, double seconds,
 // When all have accepted, rank 0 begins the start. If a value has changed since, rank 0 proposes
 // again.
 //
-// A proposal may also contain why there is no start. Rank 0 then waits until ranks that have come
-// have read it.
+// A proposal may also contain why there is no start.
 class StartRendezvous {
  public:
   StartRendezvous(Store& store, std::string prefix, int rank, int world_size, LateRanks& late)
@@ -216,7 +215,6 @@ class StartRendezvous {
 
   void propose(const Json& proposal) { store_.set(prefix_ + "proposed", proposal.dump()); }
 
-  // Reports `why` to the ranks `here`, then throws it.
   [[noreturn]] void abort(const Error& why, const std::vector<std::string>& here) {
     const std::string start = something_new();
     propose({{"start", start},

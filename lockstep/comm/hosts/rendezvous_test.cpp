@@ -29,7 +29,7 @@ std::string start_of(Store& store, int rank, int world_size, Deadline deadline) 
   return agree_on_start(store, "job/", rank, world_size, deadline, late);
 }
 
-// Returns the start that each rank gets; the ranks come one by one in this order.
+// The ranks come one by one in this order.
 std::set<std::string> starts_of(Store& store, const std::vector<int>& order) {
   std::vector<std::string> starts(order.size());
   {
@@ -85,7 +85,6 @@ TEST(AgreeOnStart, WithoutRank0IsATimeout) {
   EXPECT_EQ(fault_of([&] { start_of(store, 1, 2, in(100ms)); }), Fault::timeout);
 }
 
-// A process that comes as `rank` and expects `size` ranks.
 struct Comer {
   int rank = 0;
   int size = 0;
@@ -126,7 +125,7 @@ TEST(AgreeOnStart, OneWhoseTimeIsUpBeforeThatOfRank0NamesWhoIsMissing) {
   for (const Comer& one : all) EXPECT_EQ(one.ranks, std::vector<int>{1}) << one.text;
 }
 
-// Forwards all calls to another store. Tests override the calls that they observe.
+// Tests override the calls that they observe.
 class StoreOfAnother : public Store {
  public:
   explicit StoreOfAnother(Store& store) : store_(store) {}
@@ -201,7 +200,6 @@ TEST(AgreeOnStart, AMismatchedWorldSizeIsAlsoReportedByRanksThatAgree) {
   }
 }
 
-// Calls `answer` with each value that is set.
 class AnsweringStore final : public StoreOfAnother {
  public:
   AnsweringStore(Store& store,

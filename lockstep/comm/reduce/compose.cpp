@@ -95,7 +95,6 @@ class Composition {
     native(Operation::all_gather, part(input, 0, counts[rank_]), output, counts);
   }
 
-  // Sends part d of every rank's input to rank d.
   void exchange(const Buffer& input, const Buffer& output, const Counts& counts) {
     Counts pairs(size_ * size_);
     for (std::size_t s = 0; s < size_; ++s)
@@ -151,7 +150,6 @@ class Composition {
     }
   }
 
-  // Each rank reduces its share of a chunk; all ranks, or the root, get all shares.
   void reduce_shares(const Buffer& chunk, std::byte* scratch) {
     const Counts shares = shares_of(chunk.count);
     Buffer mine = chunk;
@@ -164,7 +162,6 @@ class Composition {
       all_gather(mine, chunk, shares);
   }
 
-  // Two ranks exchange all data, and both reduce it: the same bytes in one step.
   void swap_and_reduce(const Buffer& chunk, std::byte* scratch) {
     Buffer theirs = chunk;
     theirs.data = scratch;

@@ -1,5 +1,5 @@
-// Composes collectives that a backend or an engine lacks from all_gather and all_to_all.
-// docs/algorithms.md counts steps and bytes.
+// Composes collectives that a backend or an engine lacks from all_gather and all_to_all:
+// docs/algorithms.md.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

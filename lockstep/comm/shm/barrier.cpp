@@ -245,7 +245,6 @@ std::optional<AbortReason> Barrier::abort_reason(std::chrono::milliseconds limit
   return why;
 }
 
-// Whether ranks of another host waited for some of these ranks.
 bool Barrier::is_missed_elsewhere(const std::vector<int>& absent) const {
   const auto why = abort_reason();
   if (!why) return segment_.common().is_awaited_in_vain.load() != 0;

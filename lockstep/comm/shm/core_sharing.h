@@ -1,7 +1,5 @@
-// Detects ranks of a group on one core, and moves them apart. Collectives and messages, which may
-// use different threads, have one object each.
-//
-// docs/internals/communication.md gives the reason and measurements.
+// Detects ranks of a group on one core, and moves them apart (docs/internals/communication.md).
+// Collectives and messages, which may use different threads, have one object each.
 //
 // Thread safety: one thread of the rank may call with(), any thread the other members.
 

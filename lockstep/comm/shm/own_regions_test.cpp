@@ -1,5 +1,4 @@
-// Tests that each rank passes its registered memory to its peers itself: without rank 0, with few
-// descriptors, and when it is killed or stopped meanwhile.
+// Each rank passes its registered memory to its peers itself.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
@@ -220,7 +219,6 @@ Outcome outcome_of(const ProcessGroup& group, const RegisteredMemory& memory,
   return {};
 }
 
-// Waits until another thread of this rank has entered a call of the group.
 void await_call(const ProcessGroup& group) {
   EXPECT_TRUE(soon([&] { return group.flight_record().find("\"entered\"") != std::string::npos; }));
 }
@@ -236,7 +234,6 @@ void stop_within_a_call(const Rank& rank, const ProcessGroup& world) {
   std::this_thread::sleep_for(1min);  // It is killed.
 }
 
-// Returns the outcome of a call in which rank 1 is stopped.
 Outcome call_with_a_stopped_rank(const Rank& rank, std::optional<ProcessGroup>& world,
                                  std::chrono::milliseconds timeout,
                                  const std::function<void(pid_t)>& meanwhile) {

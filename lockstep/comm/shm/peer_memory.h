@@ -1,7 +1,6 @@
 // Reads peers' unshared memory through the kernel: a single copy, where staging buffers need two.
 //
-// The kernel may refuse: Yama, a seccomp profile, or a process that is not dumpable. A rank
-// therefore tries all peers first. Every read also reads a mark (docs/algorithms.md).
+// The kernel may refuse, so a rank tries all peers first (docs/algorithms.md).
 //
 // Thread safety: one thread only.
 

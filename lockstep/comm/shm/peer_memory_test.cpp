@@ -1,6 +1,3 @@
-// Tests collectives that read peers' memory through the kernel: that they do, that their results
-// are right, and what happens when the kernel refuses or a peer dies.
-
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/shm/peer_memory.h"
 
@@ -53,7 +50,7 @@ using Bytes = std::vector<std::byte>;
 
 // --- The environment -----------------------------------------------------------------------------
 
-// Sets a variable, or unsets it for nullptr, until it is destroyed.
+// nullptr unsets it.
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) {
@@ -121,7 +118,6 @@ class PeerMemoryOfProcesses : public PeerMemoryOfThreads {
   }
 };
 
-// Whether the rank has logged that it reads, cannot read or no longer reads its peers' memory.
 bool says(const test::Exit& rank, const std::string& what) {
   return rank.output.find(" " + what + " its peers' memory") != std::string::npos;
 }
@@ -134,7 +130,6 @@ bool all_have_read(const std::vector<test::Exit>& exits) {
 
 // --- Data ----------------------------------------------------------------------------------------
 
-// Byte `at` of the data from rank `from` to rank `to`.
 std::byte value(int from, int to, std::size_t at) {
   return static_cast<std::byte>(at * 7 + at / 251 + static_cast<std::size_t>(from) * 31 +
                                 static_cast<std::size_t>(to) * 101);
@@ -234,7 +229,6 @@ void from_and_to_a_root(const ProcessGroup& group, const Sizes& sizes) {
   ASSERT_TRUE(is_filled(mine, root, 2, bytes)) << text_of("broadcast", sizes);
 }
 
-// Sums bytes in place.
 void all_reduce(const ProcessGroup& group, std::size_t bytes, std::size_t offset) {
   Bytes data(bytes + offset);
   std::byte* const sums = data.data() + offset;

@@ -79,8 +79,8 @@ class Peers {
   // Whether read() may be tried. False where reading unmapped memory would be a fault.
   virtual bool may_read() const = 0;
 
-  // Copies from a rank's address `from`. False if the kernel refuses, the memory does not exist or
-  // lacks `mark`, or the rank has ended. `to` is then undefined.
+  // Copies from address `from` in the process of `rank`. False if the kernel refuses, the memory
+  // does not exist or lacks `mark`, or the rank has ended. `to` is then undefined.
   virtual bool read(int rank, const Mark& mark, std::byte* to, std::uint64_t from,
                     std::size_t bytes) = 0;
 

@@ -1,6 +1,5 @@
-// Registered memory: where the parts of all ranks lie in this process.
-//
-// Common and own regions: docs/internals/registered-memory.md.
+// Registered memory (docs/internals/registered-memory.md): where the parts of all ranks lie in this
+// process.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -52,7 +51,6 @@ class RegionTable {
   // Adds `slot`'s own region `number`, unless another thread has.
   void add_peers(std::uint64_t number, int slot, SharedMemory memory);
 
-  // Key of an own region's memory.
   static std::string key_of(std::uint64_t number);
 
  private:

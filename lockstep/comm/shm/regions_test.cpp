@@ -129,7 +129,6 @@ TEST(Regions, RegionsOfRanksAreOfOneKindAndThoseOfGroupsOfTheirOwn) {
 
 // --- Groups of one session -----------------------------------------------------------------------
 
-// Runs `body` on threads, one for each rank.
 void on_threads(int ranks, const std::function<void(const std::shared_ptr<Peers>&)>& body) {
   const auto team = team_of(ranks);
   std::vector<std::jthread> threads;

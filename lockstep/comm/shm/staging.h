@@ -1,6 +1,5 @@
-// Moves unregistered data between ranks, through staging buffers that stay in cache.
-//
-// docs/algorithms.md describes the steps.
+// Moves unregistered data between ranks, through staging buffers that stay in cache
+// (docs/algorithms.md).
 //
 // No rank overwrites data that another rank still reads. When a rank writes a chunk, all
 // ranks have read the chunk two before (three before, in an all_reduce): they had a

@@ -1,5 +1,3 @@
-// Tests how connections end: after their peers have read everything, or after a failure here.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <sys/socket.h>

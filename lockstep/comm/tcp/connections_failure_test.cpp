@@ -1,5 +1,3 @@
-// Tests which ranks count as lost, and which do not.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -22,7 +22,6 @@ using test::ConnectionTeam;
 using test::fault_of;
 using test::nothing;
 
-// Records the calls of on_abort().
 class Heard {
  public:
   explicit Heard(Channels& group) {
@@ -53,7 +52,6 @@ class Heard {
   AbortReason why_ = {.fault = Fault::bug};
 };
 
-// All ranks send an entry to all.
 void expect_connections(ConnectionTeam& team) {
   const auto groups = team.open("world");
   for (int from = 0; from < team.size(); ++from)

@@ -1,5 +1,3 @@
-// Tests clients that get no connection and do no harm.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <poll.h>

@@ -52,12 +52,7 @@ struct OperationFacts {
   bool reduces = false;  // Combines elements with a ReduceOp (comm/core/buffer.h).
 };
 
-// In the order of their values. Data of those that move some:
-//   all_reduce, broadcast, reduce   `output`, in place.
-//   all_gather, gather              Part r of `output` (gather: the root's) is rank r's `input`.
-//   scatter                         `output` is part rank() of the root's `input`.
-//   reduce_scatter                  `output` is part rank() of all ranks' `input`, combined.
-//   all_to_all                      Part r of `output` is part rank() of rank r's `input`.
+// In the order of their values.
 inline constexpr OperationFacts operation_table[] = {
     {Operation::none, "none"},
     {Operation::all_reduce, "all_reduce", OperationShape::in_place, OperationRoot::no, true},

@@ -121,9 +121,8 @@ struct FileStoreOptions {
 
 // A store in one file, for ranks that share a file system and no network.
 //
-// The file is a log of changes, locked during every operation. A killed writer may leave an
-// incomplete change at the end, which the next writer removes. The file is compacted when most of
-// it is obsolete. wait() polls at least every 50 ms.
+// The file is a log of changes (docs/protocol.md), locked during every operation. wait() polls at
+// least every 50 ms.
 //
 // Opening a path joins its store: use a new path for every attempt of a job. The file is never
 // removed. The store survives the death of processes, but not of hosts.

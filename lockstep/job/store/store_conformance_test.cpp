@@ -1,4 +1,4 @@
-// Compares every store with a plain map, with one client and with several concurrent clients.
+// Compares every store with a plain map.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -63,7 +63,6 @@ class StoreConformance : public testing::Test {
   }
   Store& store(int client = 0) { return *clients_[static_cast<std::size_t>(client)]; }
 
-  // Runs `body` concurrently for each client.
   void all_clients(const std::function<void(int client, Store& store)>& body) {
     std::vector<std::future<void>> threads;
     for (int client = 0; client < client_count; ++client)

@@ -1,5 +1,4 @@
-// Tests a store server with unauthenticated peers, broken clients, full descriptor tables and
-// deaths. store_conformance_test.cpp tests its function as a store.
+// store_conformance_test.cpp tests the server's function as a store.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/job/store/tcp_store.h"
@@ -295,7 +294,7 @@ TEST_F(StoreServer, WithATokenOnlyItsHoldersGetIn) {
   EXPECT_EQ(lines().size(), 1u);
 }
 
-// Returns the local addresses listening on `port`, in the kernel's hexadecimal form.
+// In the kernel's hexadecimal form.
 std::vector<std::string> listening_addresses(int port) {
   std::vector<std::string> found;
   char suffix[8];
@@ -487,7 +486,6 @@ TEST_F(StoreServer, ItsKillIsDetectedByWaitingRanks) {
   EXPECT_EQ(exits[1].code, 0) << exits[1].output;
 }
 
-// Accepts one client and replies to its first request with an error.
 void refuse_first_request(int listener, std::string_view why) {
   pollfd arrival{listener, POLLIN, 0};
   ::poll(&arrival, 1, 20'000);

@@ -63,7 +63,6 @@ class Mesh final : public gloo::rendezvous::Context {
   // A buffer whose next waits fail after abort(), unlike Gloo's own; it must not outlive the Mesh.
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer(void* data, std::size_t bytes);
 
-  // Distinguishes the messages of two calls.
   std::uint32_t next_tag() { return tag_++; }
 
   const LoopThread& loop() const { return loop_; }

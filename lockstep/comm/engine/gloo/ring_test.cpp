@@ -1,4 +1,4 @@
-// Tests the ring with members that are threads. plugin_test.cpp tests the combinations.
+// Members are threads. plugin_test.cpp tests the combinations.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/gloo/ring.h"
@@ -49,7 +49,6 @@ int wait(void* self, const char* key, void* value, std::size_t capacity, std::si
 
 using Meshes = std::vector<std::shared_ptr<Mesh>>;
 
-// One for each member.
 Meshes make_meshes(int size, std::chrono::milliseconds call_timeout) {
   InProcessStore store;
   Meshes meshes(static_cast<std::size_t>(size));
@@ -70,7 +69,6 @@ Meshes make_meshes(int size, std::chrono::milliseconds call_timeout) {
   return meshes;
 }
 
-// Returns once all members have acted.
 void on_each(const Meshes& meshes, const std::function<void(Mesh&)>& act) {
   std::vector<std::jthread> members;
   for (const auto& mesh : meshes)
@@ -176,7 +174,7 @@ void check_every_size(Mesh& mesh) {
       check<T>(mesh, ReduceOp::sum, count);
 }
 
-class RingOf : public testing::TestWithParam<int> {};  // So many members.
+class RingOf : public testing::TestWithParam<int> {};
 
 TEST_P(RingOf, ThreadsEqualASerialLoopBitForBit) {
   on_each(make_meshes(GetParam(), 1min), [](Mesh& mesh) {

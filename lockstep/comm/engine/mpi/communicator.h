@@ -20,8 +20,7 @@ namespace lockstep::comm::mpi {
 
 class Communicator {
  public:
-  // A communicator of config.world_ranks in duplicated_world(config.world). Collective over these
-  // ranks only.
+  // Collective over config.world_ranks, ranks of duplicated_world(config.world), only.
   explicit Communicator(const lockstep_engine_config& config);
 
   // Does not communicate. Leaves MPI's communicator after a failure, because peers may never free

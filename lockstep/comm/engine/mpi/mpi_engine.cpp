@@ -1,6 +1,5 @@
-// MPI's launcher chooses the networks; config.interface_name has no effect. Open MPI's TCP uses
-// `mpirun --mca btl_tcp_if_include eth0`, libfabric's (MPICH, Intel MPI) FI_TCP_IFACE=eth0, and UCX
-// UCX_NET_DEVICES=eth0.
+// MPI's launcher chooses the networks; config.interface_name has no effect. Settings:
+// docs/guide/clusters.md; for UCX, UCX_NET_DEVICES=eth0.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/comm/engine/engine_abi.h"

@@ -23,7 +23,6 @@ void require_device();
 // Such as "0000:1b:00.0".
 std::string pci_bus_id(int device);
 
-// Makes `device` this thread's device while it lives.
 class DeviceGuard {
  public:
   explicit DeviceGuard(int device);

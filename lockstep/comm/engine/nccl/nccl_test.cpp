@@ -1,5 +1,4 @@
-// Tests the plugin as the core opens it. Without a GPU it must report that; with one, every
-// collective runs on GPU memory.
+// Without a GPU the plugin must report that; with one, every collective runs on GPU memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <cuda_runtime_api.h>
@@ -43,7 +42,6 @@ int devices() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-// A job's store within this process.
 class FakeStore {
  public:
   lockstep_engine_store abi() { return {this, &set, &wait}; }
@@ -91,7 +89,6 @@ lockstep_engine_config config_of(int rank, const std::vector<int>& ranks, FakeSt
           .world = nullptr};
 }
 
-// Floats on device 0.
 class DeviceValues {
  public:
   explicit DeviceValues(const Values& values) : count_(values.size()) {
