@@ -57,7 +57,6 @@ StateDict adam(double lr = 0.125) {
 
 class LockstepCheckpoint : public testing::Test {
  protected:
-  // Saves into the run's folder, which it creates if necessary.
   fs::path save(const std::string& run, std::int64_t step, const StateDict& model,
                 const StateDict& optimizer = adam()) {
     Fixed first(model);
@@ -81,7 +80,6 @@ class LockstepCheckpoint : public testing::Test {
   const ScratchDirectory scratch_;
 };
 
-// Returns the file of a part of a checkpoint that one rank saved.
 fs::path file_of(const fs::path& checkpoint, const std::string& part) {
   for (const auto& entry : fs::directory_iterator(checkpoint))
     if (entry.path().filename().string().starts_with(part + "-")) return entry.path();
@@ -164,7 +162,7 @@ TEST_F(LockstepCheckpoint, ShowsAFileOfSafetensors) {
   EXPECT_EQ(json["tensors"]["fc.bias"]["bytes"], 4000);
 }
 
-// Hugging Face's layout, with a tensor of a type that LibTorch lacks.
+// One tensor has a type that LibTorch lacks.
 fs::path indexed_weights(const fs::path& folder) {
   fs::create_directory(folder);
   save_safetensors(folder / "model-00001-of-00002.safetensors", weights());
@@ -297,7 +295,7 @@ TEST_F(LockstepCheckpoint, ComparesComplexNumbers) {
   EXPECT_EQ(run({"diff", a, b}).out, "model \"filter\": 1 of 3 elements differ, by 2 at most\n");
 }
 
-// scp -r and cp -rL leave such a folder, because they copy its link as a folder.
+// scp -r and cp -rL copy a link as a folder.
 TEST_F(LockstepCheckpoint, ReadsAFolderThatWasCopiedWithLinksFollowed) {
   save("a", 100);
   save("a", 200);
@@ -412,7 +410,7 @@ TEST_F(LockstepCheckpoint, DoesNotMindAReaderThatIsGone) {
   EXPECT_TRUE(contains(full.err, "No space left on device\ncode 74\n")) << full.err;
 }
 
-// Returns the output of `command` when stderr and stdout are the same terminal.
+// stderr and stdout are the same terminal.
 std::string on_terminal(Arguments arguments) {
   int terminal = -1;
   const pid_t pid = ::forkpty(&terminal, nullptr, nullptr, nullptr);

@@ -134,8 +134,8 @@ TEST(LockstepPlan, RefusesWhatItDoesNotUnderstandAndHelps) {
 
 constexpr double mebi = 1 << 20;
 
-// Four layers on two ranks: a rank has 64 MiB of weights, gradients and state per layer, and 1 MiB
-// of activations per row.
+// Four layers on two ranks: per layer, 64 MiB of weights, gradients and state; 1 MiB of activations
+// per row.
 ModelProfile profile() {
   ModelProfile profile{.ranks = 2, .rows = 8, .parameters = 1.7e7};
   LayerKind kind{.name = "h.0"};
@@ -194,7 +194,6 @@ TEST_F(PlannedProgram, IsStartedAndItsLayoutsAreShown) {
       "GiB\n\n"
       "   DP  TP  PP  CP  FSDP  MICRO  SCHEDULE      STEP    IDLE       RANK       HOST  LINK\n"))
       << done.out;
-  // Four layers, each 256 MiB in total, four rows.
   EXPECT_TRUE(has(done.out,
                   "2   1   1   1     -      -  -         552.0 ms       -  272.0 MiB  "
                   "544.0 MiB  -\n"))

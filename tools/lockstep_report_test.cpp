@@ -17,7 +17,7 @@ using nlohmann::json;
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-// A run whose last rank, if it has several, is slow in data.
+// Its last rank is slow in data.
 json run(int ranks) {
   json made = {{"format", "lockstep-run-1"},
                {"lockstep", "0.1.0"},

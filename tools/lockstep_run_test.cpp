@@ -42,7 +42,6 @@ namespace {
 using namespace std::chrono_literals;
 using Arguments = std::vector<std::string>;
 
-// The command line of `lockstep run`, with `ranks` ranks of a shell script.
 Arguments ranks_of_script(int ranks, const std::string& script, Arguments options = {}) {
   Arguments arguments{LOCKSTEP_RUN, "-n", std::to_string(ranks)};
   arguments.insert(arguments.end(), options.begin(), options.end());
@@ -63,7 +62,6 @@ std::vector<std::string> sorted_lines(const std::string& text) {
   return lines;
 }
 
-// Returns the variables that a rank printed as "KEY=value".
 std::map<std::string, std::string> variables_in(const std::string& text, int rank = 0) {
   const std::string prefix = std::string("[").append(std::to_string(rank)).append("] ");
   std::map<std::string, std::string> variables;
@@ -73,7 +71,6 @@ std::map<std::string, std::string> variables_in(const std::string& text, int ran
   return variables;
 }
 
-// Returns the numbers, such as pids, in all lines of the ranks' output.
 std::vector<pid_t> pids_in(const std::string& text) {
   std::vector<pid_t> pids;
   for (const std::string& line : sorted_lines(text))
@@ -85,7 +82,6 @@ bool all_gone(const std::vector<pid_t>& pids) {
   return std::none_of(pids.begin(), pids.end(), is_running);
 }
 
-// Waits until that child sleeps.
 pid_t only_child_of(pid_t pid) {
   pid_t child = 0;
   soon([&] {
@@ -174,7 +170,7 @@ TEST(LockstepRun, TakesTorchrunsVariablesAndIgnoresServiceLinks) {
   EXPECT_TRUE(contains(warnings[2], "lockstep run: ignoring PET_MASTER_PORT=tcp://10.0.0.1:29500"));
 }
 
-// Its launcher is `lockstep run`, even if a script sets the variable for all programs.
+// Even if a script sets the variable for all programs.
 TEST(LockstepRun, DoesNotPassTheChoiceOfALauncherOn) {
   const Finished run = run_command({"/usr/bin/env", "LOCKSTEP_LAUNCHER=none", LOCKSTEP_RUN,
                                     "/bin/sh", "-c", "echo ${LOCKSTEP_LAUNCHER-unset}"});
@@ -200,7 +196,6 @@ TEST(LockstepRun, RefusesWrongOptionsWith64AndOneLine) {
   }
 }
 
-// Returns the launcher's only line on stderr as JSON; null if there is none.
 nlohmann::json only_line(const Finished& run) {
   EXPECT_EQ(std::count(run.err.begin(), run.err.end(), '\n'), 1) << run.err;
   return nlohmann::json::parse(run.err, nullptr, /*allow_exceptions=*/false);
@@ -233,7 +228,6 @@ class LockstepRunTimeline : public ::testing::Test {
     return run_command(ranks_of_script(2, script, {"--timeline", file_}));
   }
 
-  // Whether the file is the only one in its folder.
   bool is_alone() const {
     const std::filesystem::directory_iterator all(scratch_.path());
     return std::all_of(begin(all), end(all),
@@ -388,9 +382,9 @@ TEST(LockstepRun, EachRankReceivesTheVariablesOfTorchrun) {
 }
 
 TEST(LockstepRun, AMasterPortThatItsUserChoseIsWhatTheRanksFindAtEveryAttempt) {
-  const ReservedPort reserved;  // No other process gets it; the launcher may.
+  const ReservedPort reserved;
   const std::string port = std::to_string(reserved.number());
-  // Only rank 1 fails: if rank 0 failed first, rank 1 could be ended before it writes its line.
+  // If rank 0 failed, rank 1 could be ended before it writes its line.
   const Finished run = run_command(
       ranks_of_script(2,
                       "echo port$LOCKSTEP_ATTEMPT=$MASTER_PORT; [ $LOCKSTEP_ATTEMPT = 1 ] && exit; "
@@ -417,8 +411,7 @@ TEST(LockstepRun, AMasterPortThatSomebodyListensOnIsRefusedByTheProcessWithNoRan
 TEST(LockstepRun, ARankInheritsItsLineToTheAgentAndItsErrorFileAndNoOtherDescriptor) {
   const FileDescriptor leak(::dup(STDERR_FILENO));  // Not close-on-exec: the launcher inherits it.
   const Finished run = run_command({LOCKSTEP_RUN, "-n", "3", "/bin/ls", "-l", "/proc/self/fd"});
-  std::map<char, int> open;  // Open descriptors of each rank.
-  // As `open`, without stdin, stdout, stderr and the folder that ls lists.
+  std::map<char, int> open;
   std::map<char, int> beyond;
   for (const std::string& line : sorted_lines(run.out)) {
     const auto arrow = line.find(" -> ");
@@ -539,7 +532,7 @@ TEST(LockstepRun, ReportsLostOutputAndFailsWithItsExitCodeIfRanksSucceed) {
   EXPECT_EQ(closed.err, "");
 }
 
-// Ranks inherit the file size limit; its signal must not be ignored in them.
+// Ranks must not inherit the ignored signal.
 TEST(LockstepRun, ReportsALogAboveTheSizeLimitOnceAndContinuesTheJob) {
   const ScratchDirectory scratch;
   const Finished run = run_command(
@@ -640,7 +633,7 @@ TEST(LockstepRun, ASecondInterruptKillsAtOnce) {
   EXPECT_EQ(code, 130);
 }
 
-// Runs `lockstep run` on a terminal of 40 columns, without colours.
+// A terminal of 40 columns, without colours.
 struct OnTerminal {
   explicit OnTerminal(Arguments arguments) {
     int controller = -1;
@@ -762,7 +755,7 @@ TEST(LockstepRun, EndsProcessesThatARankLeavesBehind) {
   EXPECT_TRUE(all_gone(pids));
 }
 
-// Starts in each rank a child, and a grandchild with its own session.
+// A child, and a grandchild with its own session.
 constexpr const char* with_family =
     "sleep 1000 & echo $!; setsid sh -c 'echo $$; exec sleep 1000' & echo $$; wait";
 
@@ -813,7 +806,7 @@ TEST(LockstepRun, EightConcurrentLaunchersDoNotInterfere) {
 // --- Ranks that know the job control block
 // ---------------------------------------------------------------
 
-// Fetches the job control block over the agent's socket, as init_process_group() does.
+// As init_process_group() does.
 JobControlBlock attach() {
   const int socket = std::atoi(std::getenv("LOCKSTEP_AGENT_FD"));
   Packet packet;
@@ -836,7 +829,7 @@ JobControlBlock attach() {
 
 int own_rank() { return std::atoi(std::getenv("RANK")); }
 
-// Enters the block, waits for the other ranks, then for `end` or for a failure.
+// Waits for the other ranks, then for `end` or a failure.
 JobControlBlock enter() {
   JobControlBlock page = attach();
   page.enter(own_rank());
@@ -878,7 +871,7 @@ const Ranks nobody_says_goodbye("no rank destroys the group", [](const Rank&) {
   ::_exit(0);
 });
 
-// Starts this test's own program as the ranks; each one runs `body`.
+// Ranks are this test's program.
 Finished run_body(const std::string& body, int ranks) {
   return run_command({LOCKSTEP_RUN, "-n", std::to_string(ranks),
                       std::filesystem::read_symlink("/proc/self/exe"), "--lockstep-rank", body, "0",
@@ -926,7 +919,7 @@ TEST(LockstepRun, SucceedsIfRanksEndWithoutDestroyingTheGroup) {
 
 // --- Figures for Prometheus ----------------------------------------------------------------------
 
-// "127.0.0.1:PORT" once a launcher has printed the address of its metrics.
+// "127.0.0.1:PORT" from the output.
 std::string metrics_address(const RunningCommand& run) {
   const std::string before = "lockstep run: metrics at http://";
   std::string err;
@@ -936,7 +929,6 @@ std::string metrics_address(const RunningCommand& run) {
   return err.substr(begin + before.size(), err.find("/metrics\n") - begin - before.size());
 }
 
-// The response to a request for the metrics; empty without any.
 std::string ask_for_metrics(const std::string& address) {
   const auto [host, port] = *host_and_port(address);
   const FileDescriptor socket = begin_connecting(numeric_address(host, port));

@@ -53,7 +53,6 @@ class LockstepShard : public testing::Test {
     return names;
   }
 
-  // Names and contents of all files in the shards, in order.
   std::vector<std::pair<std::string, std::string>> members(const std::string& name) const {
     std::vector<std::pair<std::string, std::string>> all;
     for (int number = 0; number < 100; ++number) {
@@ -182,7 +181,7 @@ TEST_F(LockstepShard, GoesOnAfterAnInterruption) {
   EXPECT_TRUE(has(again.out, "shards were there already")) << again.out;
   EXPECT_EQ(members("shard"), whole);
   for (const auto& [file, content] : bytes) {
-    if (!file.ends_with("-000001.tar.index")) {  // It contains the time of the new shard.
+    if (!file.ends_with("-000001.tar.index")) {
       EXPECT_EQ(content_of(file), content) << file;
     }
   }

@@ -33,7 +33,7 @@ JobStatus example(char first) {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-// Runs a command until ServingStatus, whose thread may stand still for a second, has answered it.
+// ServingStatus's thread may stand still for a second.
 Finished answer_to(const std::vector<std::string>& command) {
   Finished done{};
   soon([&] {

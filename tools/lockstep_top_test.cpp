@@ -119,7 +119,6 @@ TEST(LockstepTop, AJobThatIsNotThereIsExitCode1) {
   EXPECT_EQ(run_command({LOCKSTEP, "top", "--every", "0"}).code, 64);
 }
 
-// The command on its own terminal.
 class OnTerminal {
  public:
   explicit OnTerminal(const std::string& job) {
@@ -142,7 +141,6 @@ class OnTerminal {
   void press(char key) const { EXPECT_EQ(::write(terminal_, &key, 1), 1); }
   void signal(int number) const { ::kill(pid_, number); }
 
-  // Returns all text shown, once it contains `part`, or at its end.
   std::string shown_with(const std::string& part) {
     soon([&] {
       pollfd entry{terminal_, POLLIN, 0};
@@ -155,7 +153,6 @@ class OnTerminal {
     return shown_;
   }
 
-  // Waits until the command has been stopped.
   bool stops() const {
     int status = 0;
     return ::waitpid(pid_, &status, WUNTRACED) == pid_ && WIFSTOPPED(status);

@@ -37,7 +37,6 @@ TEST(ACoverOfBoxes, HasEachElementOnce) {
   EXPECT_EQ(ranks_of(cover_of({4, 4}, {{1, {{0, 2}, {4, 2}}}, {0, {{0, 0}, {4, 2}}}})),
             (std::vector<int>{0, 1}));
   EXPECT_EQ(ranks_of(cover_of({0, 4}, {})), (std::vector<int>{}));
-  // Around a box in the middle.
   EXPECT_EQ(cover_of({3, 3}, {{0, {{0, 0}, {1, 2}}},
                               {1, {{0, 2}, {2, 1}}},
                               {2, {{2, 1}, {1, 2}}},

@@ -31,7 +31,6 @@ constexpr std::string_view aside = ".tmp-";
 constexpr std::string_view damaged = ".damaged-";
 constexpr std::size_t step_digits = 10;  // So that names sort by step.
 
-// For checkpoints and `latest` links.
 bool is_unfinished(const fs::path& path) {
   const std::string name = path.filename();
   const auto end = name.find(aside);
@@ -177,7 +176,6 @@ void LatestLink::set(const fs::path& target) {
   note_failure(error == 0 ? try_to_sync_directory(path_.parent_path()) : error);
 }
 
-// Only logs, also for a full disk.
 void LatestLink::note_failure(int error) {
   if (error == 0) return;
   const bool is_clear = error == EPERM || error == EOPNOTSUPP || error == ENOSYS;

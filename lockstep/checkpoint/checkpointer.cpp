@@ -63,7 +63,6 @@ CheckpointRanks ranks_of(const ProcessGroup& group, std::chrono::milliseconds ti
   return {group.split(/*color=*/0), timeout};
 }
 
-// To compare ranks, and for the Error.
 std::string text_of(const std::optional<std::int64_t>& step) {
   return step ? "saves step " + std::to_string(*step) : "prepares a copy";
 }

@@ -74,14 +74,14 @@ class LOCKSTEP_API Checkpointer {
                                                        const CheckpointerOptions& options = {})
       : Checkpointer(directory, ProcessGroup::self(), options) {}
 
-  // Waits for a background write and logs its errors.
+  // Waits for a background write; logs its errors.
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
   Checkpointer& operator=(const Checkpointer&) = delete;
 
-  // Collective, optional. Allocates the memory for copies of `state` on a
-  // background thread. Otherwise the first save() does, which takes longer than the copy. Call it
-  // after the first step, when optimizers have state.
+  // Collective, optional. Allocates the memory for copies of `state` on a background thread: in the
+  // first save(), this would take longer than the copy. Call it after the first step, when
+  // optimizers have state.
   // Blocking: for a save in progress, whose error it throws.
   // Errors: misuse without `async`; system for too little memory; mismatch and unsupported as
   // save().

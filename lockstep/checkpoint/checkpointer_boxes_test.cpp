@@ -1,5 +1,3 @@
-// Tensors that any number of ranks saves and loads as boxes.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -32,7 +30,6 @@ namespace fs = std::filesystem;
 
 using Shape = std::vector<std::int64_t>;
 
-// Saves `parts`, and requests `request`.
 class Parts : public Stateful {
  public:
   explicit Parts(StateDict parts) : state_(std::move(parts)) {}
@@ -49,10 +46,8 @@ class Parts : public Stateful {
   StateRequest request_;
 };
 
-// The boxes of one rank of several.
 using Cut = std::function<Boxes(const Shape&, int rank, int ranks)>;
 
-// Part `rank` of `size`; all are about equal.
 std::pair<std::int64_t, std::int64_t> even(std::int64_t size, int rank, int ranks) {
   const std::int64_t begin = size * rank / ranks;
   return {begin, size * (rank + 1) / ranks - begin};
@@ -84,7 +79,7 @@ Cut cut_along(std::size_t dim, decltype(&even) split = even, int segments = 1) {
   };
 }
 
-// Each rank has rows of the left half and other rows of the right half: boxes of unequal sizes.
+// Rows of the left half, and other rows of the right half.
 Boxes crossed(const Shape& shape, int rank, int ranks) {
   Boxes left = cut_along(0, even)(shape, rank, ranks);
   Boxes right = cut_along(0, uneven)(shape, ranks - 1 - rank, ranks);
@@ -137,7 +132,7 @@ class CheckpointsOfBoxes : public testing::Test {
     });
   }
 
-  // Saves and loads with every pair of these cuts, on different numbers of ranks.
+  // With every pair of these cuts, on different numbers of ranks.
   void expect_any_to_any(const at::Tensor& whole, const std::map<std::string, Cut>& cuts) {
     for (const auto& [from, saved] : cuts)
       for (const int ranks : {2, 3, 4}) {
@@ -201,7 +196,6 @@ TEST_F(CheckpointsOfBoxes, AreTheSameFileAsAWholeTensor) {
   }
 }
 
-// As for a sharded optimizer whose ranks have the same part of a sharded layer.
 TEST_F(CheckpointsOfBoxes, HoldRangesOfTheirLocalTensors) {
   const at::Tensor weight = at::randn({8, 12});
   const auto range_of = [&](int rank) {
@@ -282,7 +276,6 @@ TEST_F(CheckpointsOfBoxes, AreReadIntoTheRequestedTensors) {
   EXPECT_TRUE(parts.tensor("weight").data.is_same(local));
   EXPECT_TRUE(at::equal(local, local_of(weight, boxes)));
 
-  // Boxes of one request may overlap.
   Parts twice(StateRequest{{"weight", all_of({.list = {{{0, 3}, {8, 3}}, {{2, 0}, {4, 12}}}})}});
   load_checkpoint(root(), {{"model", &twice}}, ProcessGroup::self());
   EXPECT_TRUE(at::equal(twice.tensor("weight").data, at::cat({weight.slice(1, 3, 6).flatten(),
@@ -398,7 +391,7 @@ TEST_F(CheckpointsOfBoxes, AreNotLoadedFromADamagedFile) {
   EXPECT_TRUE(at::equal(local, at::zeros({4, 2})));
 }
 
-// This process's reads; -1 if the kernel does not count them.
+// -1 if the kernel does not count them.
 std::int64_t reads_so_far() {
   std::ifstream counters("/proc/self/io");
   std::string name;

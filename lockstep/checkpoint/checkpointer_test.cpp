@@ -38,7 +38,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Has values, and tensors that loading replaces.
+// Loading replaces its tensors.
 class Tensors : public Stateful {
  public:
   Tensors() = default;
@@ -125,7 +125,6 @@ class Checkpoints : public testing::Test {
  protected:
   ~Checkpoints() override { set_log_sink({}); }
 
-  // Collects log messages from now on.
   void catch_log() {
     set_log_sink([this](LogLevel, std::string_view text) { log_ += std::string(text) + '\n'; });
   }
@@ -196,8 +195,7 @@ TEST_F(Checkpoints, HoldEveryTensorOnceWhenSavedBySeveralRanks) {
   EXPECT_LT(most - least, 600u) << "ranks write about as many bytes";
 }
 
-// Rank r has elements [12 r / R, 12 (r + 1) / R) of a tensor. The whole tensor is a view with
-// `strides`.
+// Elements [12 r / R, 12 (r + 1) / R) of a tensor with `strides`.
 StateTensor chunk(const at::Tensor& flat, const ProcessGroup& world,
                   std::vector<std::int64_t> strides = {}) {
   const std::int64_t begin = flat.numel() * world.rank() / world.size();
@@ -388,7 +386,6 @@ TEST_F(Checkpoints, HoldTheStateAtTheTimeOfTheSnapshot) {
   });
 }
 
-// Bytes of this process in memory.
 std::int64_t resident() {
   std::ifstream file("/proc/self/statm");
   std::int64_t all = 0, pages = 0;
@@ -430,7 +427,7 @@ TEST_F(Checkpoints, MayBecomeLargerThanWhatWasPrepared) {
         saved.state().tensors[name + "." + moment] =
             whole(at::full({1 << 20}, double(name.size() + moment.size()), at::kFloat));
     checkpoints.save(1, {{"model", &saved}});
-    checkpoints.prepare({{"model", &saved}});  // Waits for the save. The memory is there.
+    checkpoints.prepare({{"model", &saved}});  // Waits for the save.
     checkpoints.save(2, {{"model", &saved}});
     checkpoints.wait();
     for (const std::string number : {"001", "002"}) {

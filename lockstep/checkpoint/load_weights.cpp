@@ -50,7 +50,6 @@ bool are_bytewise_equal(const at::Tensor& a, const at::Tensor& b) {
 // Elements.
 constexpr std::int64_t converted_at_once = 1 << 20;
 
-// Tensors on the disk, under the model's names.
 class SavedWeights {
  public:
   SavedWeights(const fs::path& path, const LoadWeightsOptions& options) : part_(options.part) {
@@ -257,7 +256,6 @@ void agree(const CheckpointRanks& ranks, std::string_view what,
   throw Error(Fault::mismatch, text);
 }
 
-// Adds the path to Errors that lack it.
 template <class Action>
 auto naming(const fs::path& path, Action action) {
   try {

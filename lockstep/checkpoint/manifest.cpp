@@ -374,11 +374,11 @@ class ManifestReader final : public checkpoint::StrictJson {
 
   Place place_ = Place::outside;
   std::string key_;
-  Fields fields_;       // Keys of the manifest so far.
+  Fields fields_;
   Fields file_fields_;  // Keys of `file_`.
   ManifestFile file_;
-  std::string part_;  // Part of the current values.
-  std::string name_;  // Name of the current value.
+  std::string part_;
+  std::string name_;
   std::vector<double> list_;
   std::optional<double> special_;
   Place around_special_ = Place::part;

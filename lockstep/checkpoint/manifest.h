@@ -16,7 +16,7 @@ namespace lockstep {
 
 struct ManifestFile {
   std::string name;  // Such as "model-00001-of-00002.safetensors".
-  std::string part;  // Part of the state, such as "model".
+  std::string part;  // Such as "model".
   std::uint64_t bytes = 0;
   std::uint32_t header_crc32c = 0;               // Covers all bytes before the tensors' data.
   std::map<std::string, std::uint32_t> tensors;  // CRC-32C of each tensor's data.
@@ -24,7 +24,7 @@ struct ManifestFile {
 
 struct Manifest {
   std::int64_t step = 0;
-  int world_size = 1;  // Number of ranks that saved it.
+  int world_size = 1;
   std::vector<ManifestFile> files;
   std::map<std::string, StateValues> values;  // For each part.
 };

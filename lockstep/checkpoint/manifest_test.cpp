@@ -36,7 +36,6 @@ std::string replaced(std::string text, const std::string& from, const std::strin
   return at == text.npos ? text : text.replace(at, from.size(), to);
 }
 
-// Expects that reading fails with this Fault and names the file and `part`.
 void refuses(const std::string& text, const std::string& part, Fault fault = Fault::corrupt) {
   try {
     parse_manifest("runs/manifest.json", text);
@@ -69,7 +68,6 @@ Manifest small() {
   return manifest;
 }
 
-// small() with one text replaced by another.
 std::string changed(const std::string& from, const std::string& to) {
   return sealed(replaced(unsealed(format_manifest(small())), from, to));
 }

@@ -1,4 +1,4 @@
-// Saves and loads tensors in single safetensors files. For modules: weights.h.
+// Tensors in single safetensors files. For modules: weights.h.
 //
 // Saving writes a temporary file and renames it: the file is always complete, old or new. The bytes
 // equal the reference writer's. Tensors may have any device and strides; they are copied to the CPU

@@ -101,7 +101,6 @@ std::string_view remedy_of(const FileFormat& format) {
   }
 }
 
-// Errors: misuse for another known format.
 void refuse_other_format(const std::string& name, const FileDescriptor& fd, std::uint64_t size) {
   const auto format = format_of(fd, size);
   if (!format || format->kind == FileKind::safetensors) return;

@@ -155,8 +155,8 @@ class HeaderReader final : public checkpoint::StrictJson {
 
   Place place_ = Place::file;
   std::string key_;
-  std::vector<std::string> fields_;  // Keys of the current entry.
-  int offsets_ = 0;                  // Read for the current entry.
+  std::vector<std::string> fields_;
+  int offsets_ = 0;  // Read for the current entry.
   SafetensorsEntry entry_;
   std::unordered_set<std::string> names_;
   SafetensorsHeader header_;
@@ -188,7 +188,6 @@ void check_coverage(std::string_view file, const std::vector<SafetensorsEntry>& 
                                     " bytes of data, found " + std::to_string(data_size));
 }
 
-// Each returns JSON. Errors: misuse.
 std::string as_json(const std::string& text) { return checkpoint::json_text("safetensors", text); }
 
 std::string as_json(const SafetensorsEntry& entry) {
@@ -201,7 +200,6 @@ std::string as_json(const SafetensorsEntry& entry) {
   return text;
 }
 
-// `json` is the unfinished object.
 void append_member(std::string& json, const std::string& member) {
   if (json.back() != '{') json += ',';
   json += member;

@@ -12,7 +12,6 @@ SafetensorsHeader parse(const std::string& json, std::uint64_t data_size) {
   return parse_safetensors_header("model.safetensors", json, data_size);
 }
 
-// Expects that parsing fails with this Fault and names the file and `part`.
 void refuses(const std::string& json, std::uint64_t data_size, const std::string& part,
              Fault fault = Fault::corrupt) {
   try {
@@ -27,7 +26,6 @@ void refuses(const std::string& json, std::uint64_t data_size, const std::string
   }
 }
 
-// {"a": ..., "b": ...} of two entries that lie at these offsets.
 std::string two(const std::string& a, const std::string& b) {
   const std::string floats = R"({"dtype":"F32","shape":[2],"data_offsets":)";
   return R"({"a":)" + floats + a + R"(},"b":)" + floats + b + "}}";
@@ -94,7 +92,6 @@ TEST(SafetensorsHeader, MustNotContainDuplicateNames) {
   refuses(R"({"a":{)" + good + R"(},"a":{)" + good + "}}", 8, R"("a": the name occurs twice)");
   refuses(R"({"__metadata__":{},"__metadata__":{}})", 0, "twice");
   refuses(R"({"__metadata__":{"k":"1","k":"2"}})", 0, R"("k" occurs twice)");
-  // The same name again, in another spelling.
   refuses(R"({"a":{)" + good + R"(},"\u0061":{)" + good + "}}", 8, "twice");
 }
 

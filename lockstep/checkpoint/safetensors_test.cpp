@@ -62,7 +62,6 @@ torch::nn::Sequential small_net(std::int64_t width = 4) {
   return torch::nn::Sequential(torch::nn::Linear(3, width), torch::nn::BatchNorm1d(width));
 }
 
-// Has one tensor with two names.
 torch::nn::Linear twice_named() {
   torch::nn::Linear twice(torch::nn::LinearOptions(3, 3).bias(false));
   twice->register_parameter("again", twice->weight);
@@ -116,7 +115,7 @@ TEST_F(SafetensorsFile, KeepsTensorsOfEveryTypeBitForBit) {
     EXPECT_EQ(sha256({by_name.at(name)}), sha256({tensor})) << name;
 }
 
-// Bytes of a file with the tensor "a" [2] of uint8, and "odd" of a type that LibTorch lacks.
+// "a" is uint8 [2]; "odd" has a type that LibTorch lacks.
 std::string file_with_f4() {
   std::string header = R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},)"
                        R"("odd":{"dtype":"F4","shape":[2],"data_offsets":[2,3]}})";
@@ -174,7 +173,6 @@ TEST_F(SafetensorsFile, IsRefusedWhenItsHeaderHasALengthThatCannotBe) {
     EXPECT_TRUE(contains(load_error(), "found one of " + std::to_string(length) +
                                            ": the file is damaged, or is not a safetensors file"));
   }
-  // Beyond the limit, although the length is correct.
   write(little_endian(100'000'001) + "{}");
   std::filesystem::resize_file(file_, 100'000'009);
   EXPECT_TRUE(contains(load_error(), "limit of 100000000"));
@@ -283,7 +281,6 @@ TEST_F(SafetensorsFile, DoesNotModifyAModuleItDoesNotFit) {
   EXPECT_TRUE(contains(load(named_tensors(*small_net(5))), "and 1 more"));
 }
 
-// A rank's half of a vector, and a buffer.
 struct Half : torch::nn::Module, ShardedModule {
   explicit Half(const ProcessGroup& group) {
     register_parameter("half", at::ones({2}));
@@ -364,7 +361,6 @@ TEST_F(SafetensorsFile, WithTwoEqualTensorsThatAreOneInTheModuleIsLoaded) {
   EXPECT_TRUE(twice->weight.isnan().all().item<bool>());
 }
 
-// The names of the state_dict() of Python's DistributedDataParallel.
 TEST_F(SafetensorsFile, WithAPrefixOnAllNamesReportsHowToLoadIt) {
   auto net = small_net();
   NamedTensors wrapped;

@@ -32,7 +32,7 @@ struct Holding {
 
 struct Holdings {
   PlannedTensor tensor;
-  bool in_parts = false;  // Whether a rank has only a part.
+  bool in_parts = false;
   bool in_boxes = false;
   std::vector<Holding> of;
 };
@@ -171,7 +171,6 @@ std::vector<RankBox> boxes_of(const Holdings& holdings) {
   return boxes;
 }
 
-// Sets the grid, and disjoint shares.
 void share_out(const Key& key, Holdings& holdings) {
   PlannedTensor& tensor = holdings.tensor;
   tensor.grid =

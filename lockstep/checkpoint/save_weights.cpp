@@ -184,7 +184,6 @@ void write_folder(const fs::path& folder, const std::vector<Shard>& shards, cons
   created.keep();
 }
 
-// The checkpoint from which rank 0 writes the files.
 class StagingFolder {
  public:
   StagingFolder(fs::path path, int rank) : path_(std::move(path)), rank_(rank) {}

@@ -23,7 +23,6 @@ struct Run {
   std::uint64_t place = 0;  // In the data.
 };
 
-// The runs of a box, in file order.
 class BoxRuns {
  public:
   BoxRuns(const std::vector<std::int64_t>& shape, const PlacedBox& box, std::size_t element_size)

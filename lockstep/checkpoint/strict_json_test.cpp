@@ -14,7 +14,7 @@
 namespace lockstep::checkpoint::strict_json_test {
 namespace {
 
-// Reads one flat object of whole numbers, such as {"a": 1}.
+// Reads objects such as {"a": 1}.
 class Numbers final : public StrictJson {
  public:
   Numbers() : StrictJson("numbers.json", " of the text") {}
@@ -49,7 +49,6 @@ class Numbers final : public StrictJson {
   bool is_inside_ = false;
 };
 
-// Takes arrays within arrays, however deep.
 class Arrays final : public StrictJson {
  public:
   Arrays() : StrictJson("arrays.json") {}
@@ -69,7 +68,6 @@ class Arrays final : public StrictJson {
   std::string context() const override { return {}; }
 };
 
-// Expects that reading fails with a text that has `part`.
 void refuses(const std::string& json, const std::string& part) {
   std::string text;
   EXPECT_EQ(test::fault_of([&] { Numbers().read(json); }, &text), Fault::corrupt);

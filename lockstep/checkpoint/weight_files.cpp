@@ -26,7 +26,7 @@ bool is_pickle_name(std::string_view name) {
   return std::ranges::any_of(endings, [&](auto ending) { return name.ends_with(ending); });
 }
 
-// Sorted. Omits hidden files, such as "._model.safetensors" of macOS.
+// Sorted, without hidden files such as "._model.safetensors" of macOS.
 template <class Predicate>
 std::vector<fs::path> files_with(const fs::path& folder, Predicate has_name) {
   std::vector<fs::path> found;

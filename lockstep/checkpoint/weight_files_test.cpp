@@ -93,7 +93,6 @@ std::shared_ptr<torch::nn::SequentialImpl> small_net() {
                                                      torch::nn::BatchNorm1d(3));
 }
 
-// Counts the calls of state_dict().
 class CountedState final : public Stateful {
  public:
   explicit CountedState(torch::nn::Module& module) : state_(state_of(module)) {}
@@ -158,7 +157,7 @@ TEST_F(Folder, HasOneFileForASmallModelAndNoOlderFiles) {
 
 TEST_F(Folder, IsReadAccordingToItsIndex) {
   save_weights(*saved_, folder_, {.max_shard_bytes = 50});
-  // A file that would cause an Error without the index.
+  // Would be an Error without the index.
   save_safetensors(folder_ / "consolidated.safetensors", named_tensors(*small_net()));
   save_safetensors(folder_ / "model.safetensors", {{"surplus", at::ones({1})}});
   load_weights(*net_, folder_);
@@ -304,7 +303,6 @@ TEST_F(Folder, MayHaveFloatingPointTypesThatAreConvertedOnRequest) {
       R"("0.weight" is Long [3, 4] in the file, Float [3, 4] in the module)"));
 }
 
-// More elements than are converted at a time.
 TEST_F(Folder, ConvertsLargeTensorsInChunks) {
   torch::nn::Module module;
   const at::Tensor values = at::randn({3, 1 << 20}).to(at::kBFloat16);
@@ -423,7 +421,7 @@ TEST_F(Folder, IsUnchangedIfTheOptionsDoNotFitTheModel) {
     error_of([&] { save_weights(*small_net(), folder_, options); }, fault);
     EXPECT_EQ(names(), before);
     run_in_process(2, [&](ProcessGroup& group) {
-      // Counts how often it is saved: once to list its tensors, not to write them.
+      // Saved once, to list its tensors.
       CountedState state(*saved_);
       error_of([&] { save_weights(state, folder_, group, options); }, fault);
       EXPECT_EQ(state.saved(), 1);

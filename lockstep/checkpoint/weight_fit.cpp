@@ -99,7 +99,6 @@ class Fitting {
       });
   }
 
-  // In the model and, if different, in the file.
   std::string both_names(const std::string& name) const {
     const std::string& in_file = stored_.at(name).name;
     return shown(name) + (in_file == name ? "" : " (" + shown(in_file) + " in the file)");

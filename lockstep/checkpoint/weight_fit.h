@@ -20,7 +20,7 @@ struct StoredForm {
   std::string name;  // Name in the file.
   at::ScalarType type = at::kFloat;
   std::vector<std::int64_t> shape;  // After the transposition.
-  bool is_transposed = false;       // Whether NameTable requests a transposition.
+  bool is_transposed = false;
 };
 
 using StoredForms = std::map<std::string, StoredForm>;

@@ -160,7 +160,6 @@ std::optional<LockHolder> WriteLock::read_holder() const {
   return parse_holder({text.data(), static_cast<std::size_t>(size)});
 }
 
-// The text is only for messages.
 void WriteLock::write_holder(const LockHolder& self) const {
   const Json json{
       {"host", self.host}, {"pid", self.pid}, {"job", self.job}, {"attempt", self.attempt}};

@@ -50,7 +50,6 @@ TEST_F(FolderLock, NamesNoUnidentifiedHolder) {
   EXPECT_NE(text.find("another job"), text.npos) << text;
 }
 
-// The ranks of that attempt are being terminated.
 TEST_F(FolderLock, IsWaitedForWhereAnEarlierAttemptOfTheJobHasIt) {
   std::optional<WriteLock> held(std::in_place, root_, first_attempt);
   std::thread ending([&] {

@@ -98,7 +98,7 @@ void Agent::turn() {
   if (metrics_service_) parts.push_back(&*metrics_service_);
   if (!ranks_) parts.push_back(&reminder_);
   if (ranks_) parts.push_back(&*ranks_);
-  // After the ranks: an ended rank may have sent its session page.
+  // After the ranks: one may have sent its session page.
   parts.push_back(&signals_);
   std::vector<Pollable*> all = parts;
   if (!exit_code_) all.push_back(rendezvous_.get());
@@ -264,7 +264,6 @@ void Agent::on_stop_signal(int signal) {
   if (leaving_ && attempt_ == Attempt::concluded) finish({128 + signal, "", std::nullopt});
 }
 
-// Prints what happened, and who caused it, with its `consequences`. Returns what to do.
 std::string Agent::say_failure(const Failure& reported, const std::string& consequences) {
   Failure failure = ranks_ ? ranks_->better_known(reported) : reported;
   const MessageParts parts = report_of(failure, !ranks_ || ranks_->was_attached(failure));
@@ -280,7 +279,6 @@ std::string Agent::say_failure(const Failure& reported, const std::string& conse
   return parts.to_do;
 }
 
-// For programs, as is JSON.
 void Agent::log_failure_record(const Failure& failure) {
   const std::string record = failure_record(ranks_ ? ranks_->round().job_id : "", failure,
                                             ranks_ ? ranks_->result().noticed_after() : 0ms);

@@ -1,4 +1,4 @@
-// The agent of one host, its ranks' parent process. It executes the rendezvous's orders.
+// The agent of one host, its ranks' parent process.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -200,7 +200,6 @@ std::optional<Failure> failure_of(const json& frame) {
   return failure;
 }
 
-// docs/protocol.md has the list of a rank's times.
 constexpr std::size_t most_times = 128;
 constexpr std::size_t most_waits = 8;
 constexpr std::int64_t longest_us = std::int64_t{1} << 50;

@@ -22,8 +22,7 @@
 
 namespace lockstep::launch {
 
-// Launchers compare digests to detect two jobs at one endpoint. The other texts are sanitised and
-// cut, for messages.
+// Launchers compare digests to detect two jobs at one endpoint. Other texts are sanitised and cut.
 struct JobCommand {
   static constexpr std::size_t most_arguments = 128;
   static constexpr std::size_t longest_argument = 128;  // Bytes.

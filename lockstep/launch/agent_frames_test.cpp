@@ -18,7 +18,6 @@ JobCommand command(const std::string& program, std::vector<std::string> argument
   return job_command({.program = program, .arguments = std::move(arguments)});
 }
 
-// Returns "HERE|THERE"; empty when both are the same.
 std::string differences(const JobCommand& here, const JobCommand& there) {
   const auto found = difference(here, there);
   if (!found) return "";
@@ -78,14 +77,13 @@ TEST(JobCommand, DiffersAlsoInWhatIsTooLongToBeShown) {
 using nlohmann::json;
 using test::fault_of;
 
-// As another launcher may encode it.
 AgentFrame decoded(const json& frame) { return decode_agent_frame(frame.dump()); }
 
 AgentFrame decoded(const AgentFrame& frame) {
   return decode_agent_frame(*first_agent_frame(encode(frame)));
 }
 
-// All control characters, invalid UTF-8 where JSON accepts it, and far too many bytes.
+// Control characters, invalid UTF-8, and too many bytes.
 std::string hostile_text() {
   std::string text = "\x1b[2J\nlockstep run: all is well\r\xC2\x9B";
   for (char control = 1; control < 32; ++control) text += control;

@@ -30,7 +30,7 @@ class AgentLink {
 
   void watch(std::vector<pollfd>& entries) const;
 
-  // False when the other end has closed the connection or does not read.
+  // False when the other end has closed or does not read.
   bool serve(const std::vector<pollfd>& entries, Clock::time_point now);
 
   // Errors: corrupt; the connection is then unusable.
@@ -58,8 +58,7 @@ class AgentLink {
   Clock::time_point beat_at_;
 };
 
-// Detects that this process itself was stopped, as by SIGSTOP: its peers' silence then does not
-// count.
+// Detects that this process was stopped, as by SIGSTOP: its peers' silence then does not count.
 class OwnPulse {
  public:
   explicit OwnPulse(Clock::time_point now) : last_(now) {}

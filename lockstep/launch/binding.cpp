@@ -16,7 +16,7 @@
 namespace lockstep {
 namespace {
 
-// Cores on one line of the picture, which share package, node and L3 cache.
+// Cores with one package, node and L3 cache.
 struct Line {
   Core shared;
   int cores = 0;

@@ -52,8 +52,7 @@ LOCKSTEP_API int usable_cores();
 struct RankBinding {
   std::vector<int> cpus = {};  // Logical processors of whole cores; empty if not bound.
 
-  // Preferred NUMA node, or empty: for an unbound rank, cores on several nodes, or a host with one
-  // node.
+  // Preferred NUMA node. Empty for an unbound rank, cores on several nodes, or a host with one.
   std::vector<int> memory_nodes = {};
 
   int threads = 1;  // For OMP_NUM_THREADS.

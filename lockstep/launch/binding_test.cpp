@@ -41,7 +41,6 @@ std::vector<int> threads_of(const BindingPlan& plan) {
   return threads;
 }
 
-// Returns the number of nodes and of L3 caches that contain a rank's cores.
 std::size_t nodes_of(const Topology& topology, const RankBinding& rank) {
   std::set<int> nodes;
   for (const Core& core : topology.cores)
@@ -95,8 +94,7 @@ TEST(Binding, ARankStraddlesNeitherNodesNorCachesWhenTheCountsDivide) {
 }
 
 TEST(Binding, TheLargerSharesAreWhereNobodyStraddlesForThem) {
-  // Nodes of five and three cores are cut into {2, 1, 2 | 2, 1} or similar, never across the
-  // border.
+  // Cut into {2, 1, 2 | 2, 1} or similar, never across the border.
   const Topology topology = synthetic_topology("numa:2 core:5 pu:1", {0, 1, 2, 3, 4, 5, 6, 7});
   const BindingPlan bound = plan(topology, 5);
   EXPECT_EQ(cpus_of(bound), (std::vector<Cpus>{{0, 1}, {2, 3}, {4}, {5, 6}, {7}}));
@@ -104,8 +102,7 @@ TEST(Binding, TheLargerSharesAreWhereNobodyStraddlesForThem) {
 }
 
 TEST(Binding, ANodeIsKeptTogetherRatherThanACache) {
-  // A cut after two cores is between nodes; one after three is between the caches of the second
-  // node.
+  // The node's border is after two cores, the cache's after three.
   Topology topology{.cores = {}, .nodes = 2};
   for (int i = 0; i < 5; ++i)
     topology.cores.push_back({.node = i < 2 ? 0 : 1, .l3 = std::max(0, i - 1), .cpus = {i}});

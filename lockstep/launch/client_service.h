@@ -1,7 +1,7 @@
 // A service in the agent's loop that sends each client one response.
 //
-// Thread safety: none; used by its poll() loop's thread. Blocking: never. A slow client is
-// disconnected after 2 s, or after 16 newer connections.
+// Thread safety: none. Blocking: never. A slow client is disconnected after 2 s, or after 16 newer
+// connections.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -26,12 +26,12 @@ using nlohmann::ordered_json;
 constexpr std::string_view plain = "\033[0m";
 constexpr std::string_view bold = "\033[1m";
 
-// Readable on black and white. Without red, with which programs mark errors.
+// Readable on black and white. Without red, which marks errors.
 constexpr std::array rank_colors{36, 32, 33, 35, 94, 96, 92, 95};
 
 std::string name_of(int rank) { return fmt::format("[{}]", rank); }
 
-// UTC, for comparison with other hosts' logs.
+// UTC, to compare hosts.
 std::string time_text() {
   timespec now{};
   ::clock_gettime(CLOCK_REALTIME, &now);

@@ -77,8 +77,7 @@ class Sink {
 
   void watch(std::vector<pollfd>& entries) const;
 
-  // Returns 0, or the errno when a write has just failed. Pending and later text is then
-  // dropped.
+  // Returns 0, or the errno of a failed write, after which all text is dropped.
   int serve(const std::vector<pollfd>& entries);
 
   void drop();

@@ -31,7 +31,6 @@ class Continuation {
   // After a failed start, for the system to free resources.
   static constexpr std::chrono::milliseconds least_pause{100};
 
-  // All ranks start at `now`.
   Continuation(const RunOptions& options, Time now);
 
   // The rank failed. `others`: running ranks. `name`: such as "rank 3". take_losses()
@@ -42,17 +41,15 @@ class Continuation {
   void succeed(Time now);
   void leave() { any_left_ = true; }
 
-  // The start of take_due()'s rank has failed. It is due again after at least `least_pause`, unless
-  // stop() was called or all replacements are used up. Returns one line for the log.
+  // The start of take_due()'s rank has failed. Unless stop() was called or all replacements are
+  // used up, it is due again. Returns one line for the log.
   std::string retry(int rank, const std::string& name, Time now);
 
   // No rank starts again. Only the first `why` counts.
   void stop(const std::string& why = "the job is ending");
 
-  // Ranks that will start again.
   int waiting() const { return static_cast<int>(waiting_.size()); }
 
-  // A rank whose start is due; the caller starts it.
   std::optional<int> take_due(Time now);
 
   int incarnation(int rank) const { return at(rank).incarnation; }
@@ -64,7 +61,6 @@ class Continuation {
   // Call take_due() and looks_for_stopped() by this time.
   Deadline deadline() const;
 
-  // A failure, and one line about its consequence, for the log.
   struct Loss {
     Failure failure;
     std::string consequence;
@@ -97,7 +93,7 @@ class Continuation {
   const int most_;
   std::vector<Rank> ranks_;
   std::vector<Start> waiting_;
-  std::string why_none_;  // Why no rank starts again; empty if ranks do.
+  std::string why_none_;  // Empty if ranks start again.
   int promised_ = 0;      // Includes pending replacements.
   int replacements_ = 0;
   int failures_ = 0;

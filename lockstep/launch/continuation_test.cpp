@@ -19,7 +19,6 @@ RunOptions options(int ranks, std::optional<int> most = {}) {
   return options;
 }
 
-// Ranks whose clock only the test advances.
 class Ranks {
  public:
   explicit Ranks(const RunOptions& options) : continuation(options, now) {}
@@ -32,7 +31,6 @@ class Ranks {
     return losses.size() == 1 ? losses[0].consequence : "";
   }
 
-  // Returns the pause before the start of `rank`.
   std::chrono::milliseconds pause(int rank) {
     const auto lost = now;
     for (now = std::min(continuation.deadline(), lost + 1h); continuation.waiting() > 0;)

@@ -158,8 +158,8 @@ void CoordinatingEnd::serve(const std::vector<pollfd>& entries) {
   tell_states();
 }
 
-// A member closes its connection after it has read the job's end. If this end closed first, unread
-// data could reset the connection and lose the message.
+// Members close after reading the job's end. If this end closed first, unread data could reset the
+// connection and lose the message.
 bool CoordinatingEnd::flushed() const {
   return std::none_of(members_.begin(), members_.end(), [](const auto& entry) {
     return entry.second.dismissed || entry.second.link.pending();
@@ -220,7 +220,6 @@ std::optional<std::string> CoordinatingEnd::let_in(Id id, const JoinFrame& join,
   return coordinator_.join(id, join.node, now);
 }
 
-// How that host's command differs from this host's.
 std::optional<std::string> CoordinatingEnd::other_command(const JoinFrame& join) const {
   const std::string& host = join.node.host;
   if (!join.command) {

@@ -118,7 +118,7 @@ void Coordinator::fail(Member* member, const Verdict& verdict,
   if (!survived_) survived_ = verdict;
 }
 
-// Adds how the rank ended, if its failure was reported earlier, and ranks that ended alike.
+// Adds how an already reported rank ended, and ranks that ended alike.
 void Coordinator::learn_more(int exit_code, const std::optional<Failure>& failure) {
   EndJob& end = verdict_.end;
   if (!failure || !end.failure) return;

@@ -60,7 +60,6 @@ class Coordinator {
     int most = 1;
   };
 
-  // The wait for hosts begins at `now`.
   Coordinator(const Rules& rules, Time now);
 
   // Returns why the host is refused; empty if it has joined.

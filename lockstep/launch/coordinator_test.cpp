@@ -12,7 +12,7 @@ namespace {
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
-// A coordinator whose clock only the test advances. Host 0 is A, the coordinating one.
+// Host 0 is A, the coordinating one.
 class Job {
  public:
   explicit Job(int least, int most, int max_restarts = 0,
@@ -43,8 +43,7 @@ class Job {
     coordinator_.tick(now_);
   }
 
-  // Rank 0 of host 0 fails after `lived`, and all ranks end at once. Returns the pause before the
-  // next start.
+  // Rank 0 of host 0 fails after `lived`. Returns the pause before the next start.
   milliseconds fail(milliseconds lived, const std::vector<int>& hosts = {0}) {
     wait(lived);
     report(0, Outcome::failed, 7);
@@ -55,8 +54,8 @@ class Job {
     return std::chrono::duration_cast<milliseconds>(now_ - failed_at);
   }
 
-  // Returns the orders since the last call, such as "0:start 0/2 1:start 1/2". A start has
-  // number/hosts, a delayed start its pause, an end of the job its exit code.
+  // Such as "0:start 0/2 1:start 1/2": a start has number/hosts, a delayed start its pause, an end
+  // of the job its exit code.
   std::string orders() {
     std::string text;
     for (const auto& [id, order] : coordinator_.take_orders()) {
@@ -88,7 +87,7 @@ class Job {
     return text;
   }
   const Round& round(int id) { return rounds_[id]; }
-  const std::string& why() const { return why_; }  // Reason for the last end.
+  const std::string& why() const { return why_; }
   const Failure& failure() const { return failure_; }
   Coordinator& operator*() { return coordinator_; }
 
@@ -126,7 +125,7 @@ TEST(Coordinator, StartsWithTheLeastHostsAfterTheLastCall) {
   EXPECT_EQ(job.orders(), "");
   job.join(1);
   job.wait(seconds(2));
-  job.join(2);  // Restarts the wait for further hosts.
+  job.join(2);
   job.wait(seconds(2));
   EXPECT_EQ(job.orders(), "");
   job.wait(seconds(1));
@@ -285,7 +284,7 @@ TEST(Coordinator, AShortLimitHoldsForTheShortestPauseToo) {
   for (const int pause : {0, 20, 20}) EXPECT_EQ(job.fail(milliseconds(0)), milliseconds(pause));
 }
 
-// Returns a job of two hosts in the pause of 100 ms after their second failure.
+// In the pause of 100 ms after the second failure of two hosts.
 Job pausing_job(int most) {
   Job job(1, most, 9);
   job.join(1);
@@ -559,7 +558,7 @@ TEST(Coordinator, RejectsAHostThatJoinsAfterTheEnd) {
   EXPECT_NE(job.join(1), std::nullopt);
 }
 
-// Returns a running job of three hosts, with OnFailure::continue_without.
+// Three running hosts with OnFailure::continue_without.
 Job surviving_job(int max_restarts = 0, int least = 3) {
   Job job(least, 3, max_restarts, seconds(30), /*survives=*/true);
   for (const int host : {1, 2}) job.join(host);

@@ -59,7 +59,6 @@ constexpr SystemRemedy system_remedies[] = {
     {EMFILE, "raise the limit of open files (ulimit -n)"},
     {ENOMEM, "use less memory: smaller batches, or fewer ranks on this host"}};
 
-// By the text of the error number in the message.
 std::string remedy_for_system(std::string_view what) {
   for (const SystemRemedy& each : system_remedies)
     if (what.find(std::generic_category().message(each.error_number)) != what.npos)

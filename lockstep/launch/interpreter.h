@@ -7,7 +7,7 @@
 
 namespace lockstep::launch {
 
-// From a script's first line ("#!") or a 64-bit ELF program; empty for other or unreadable files.
+// For scripts ("#!") and 64-bit ELF programs; otherwise empty.
 std::string interpreter_of(const std::string& path);
 
 }  // namespace lockstep::launch

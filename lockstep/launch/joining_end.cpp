@@ -29,7 +29,6 @@ constexpr std::chrono::seconds neighbour_limit{5};
 constexpr int neighbours_closes = 5;
 constexpr std::chrono::milliseconds retry_pause{200};
 
-// Repeated attempts to join the endpoint's launcher.
 class Search {
  public:
   Search(const RunOptions& options, const std::optional<JobToken>& token, const Endpoint& endpoint,
@@ -127,7 +126,7 @@ Search::Result Search::advance(const std::vector<pollfd>& entries, Clock::time_p
   return {};
 }
 
-// Whether there are events now, which may have come while this process stood still.
+// Events may have come while this process stood still.
 bool Search::has_events() const {
   std::vector<pollfd> entries;
   watch(entries);
@@ -171,7 +170,6 @@ Search::Result Search::shake_hands(Clock::time_point now) {
   return {};
 }
 
-// Pauses after the last address.
 void Search::retry(const std::string& why, Clock::time_point now) {
   why_ = why;
   socket_ = FileDescriptor();

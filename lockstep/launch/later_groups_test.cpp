@@ -16,7 +16,6 @@
 namespace lockstep::launch::later_groups_test {
 namespace {
 
-// A process in a slot of a block, in an all_reduce of a group until its end.
 class Rank {
  public:
   Rank(JobControlBlock& page, int slot, std::uint64_t sequence = 5) : pid_(::fork()) {
@@ -47,7 +46,7 @@ FileDescriptor copy_of(const JobControlBlock& page) {
   return FileDescriptor(::dup(page.descriptor()));
 }
 
-// Rank 1 of the job has died; 0 and 2 continue, and its replacement has joined as the last one.
+// Rank 1 has died; its replacement has joined last.
 TEST(LaterGroups, ShowRanksByTheirNumbersInTheJob) {
   JobControlBlock page = JobControlBlock::create(3, "job");
   JobControlBlock other = JobControlBlock::create(1, "job");

@@ -8,7 +8,6 @@
 namespace lockstep::launch::line_splitter_test {
 namespace {
 
-// Returns one string per segment: "=line" or "~status".
 std::vector<std::string> segments(bool statuses, const std::vector<std::string>& chunks,
                                   bool finish = true) {
   std::vector<std::string> found;

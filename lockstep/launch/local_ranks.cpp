@@ -158,8 +158,7 @@ void LocalRanks::on_end(int local_rank, const siginfo_t& end) {
   if (failure.signal == SIGKILL && !failure.oom)
     failure.oom = pages_.page().oom_killed(pages_.slot(local_rank), end.si_pid);
 
-  // A rank that reports an exception after the first failure was about to exit: the signal did not
-  // end it.
+  // A rank that reports an exception was about to exit: the signal did not end it.
   const bool has_thrown = result_.first_failure() && !failure.what.empty() &&
                           failure.signal.value_or(SIGABRT) == SIGABRT;
   const bool told = processes_.was_told(local_rank) && !has_thrown;

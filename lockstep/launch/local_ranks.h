@@ -1,6 +1,6 @@
 // Starts and ends the ranks of one attempt on this host; passes descriptors between them.
 //
-// Thread safety: none; used by its poll() loop's thread.
+// Thread safety: none.
 // Blocking: until programs run, in the constructor and when a lost rank starts again.
 
 // SPDX-License-Identifier: Apache-2.0

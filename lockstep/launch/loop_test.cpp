@@ -15,7 +15,6 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Blocks SIGUSR1 and SIGCHLD for this test's thread.
 class Blocked {
  public:
   Blocked() {
@@ -35,7 +34,6 @@ class Blocked {
   sigset_t before_{};
 };
 
-// Has no descriptor; due at a given time.
 class Due final : public Pollable {
  public:
   explicit Due(Deadline deadline) : deadline_(deadline) {}

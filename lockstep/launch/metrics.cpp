@@ -31,7 +31,6 @@ std::string quoted(const std::string& value) {
   return text + '"';
 }
 
-// Two comment lines, and a line for each sample.
 class Family {
  public:
   Family(std::string_view name, std::string_view type, std::string_view help)
@@ -58,7 +57,6 @@ std::string of_each(const JobStatus& job, Family family, const Value& value) {
   return family.text();
 }
 
-// One sample per entry of each rank's map, whose key is the label `key`.
 template <class Values>
 std::string of_each(const JobStatus& job, Family family, const char* key, const Values& values) {
   for (const RankStatus& rank : job.ranks)

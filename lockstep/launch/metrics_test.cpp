@@ -57,7 +57,7 @@ TEST(Metrics, ReportTheValuesOfEachRank) {
     EXPECT_TRUE(has(text, std::string("\n") + line)) << line << " in\n" << text;
 }
 
-// The part of the text format's grammar that we use. Each family's lines are contiguous.
+// The part of the grammar that we use.
 TEST(Metrics, AreInPrometheusFormat) {
   const std::regex comment("# (HELP|TYPE) ([a-z_]+) .+");
   const std::string value = R"re("([^"\\]|\\["\\n])*")re";
@@ -101,7 +101,6 @@ TEST(Metrics, AreServedAtOnePath) {
 
 // --- The service ---------------------------------------------------------------------------------
 
-// A service on a free port of loopback, with its loop.
 class Served {
  public:
   explicit Served(std::chrono::milliseconds client_timeout = 1min)
@@ -119,7 +118,6 @@ class Served {
     service.serve(next_events({&service}, limit));
   }
 
-  // Returns all that the client receives; "" when it is disconnected.
   std::string read(const FileDescriptor& socket) {
     std::string text;
     std::array<char, 4096> buffer;
@@ -135,7 +133,7 @@ class Served {
   MetricsService service;
 };
 
-// Ignores errors: without the text, the service does not answer.
+// Ignores errors.
 void send(const FileDescriptor& socket, const std::string& text) {
   [[maybe_unused]] const ssize_t sent =
       ::send(socket.get(), text.data(), text.size(), MSG_NOSIGNAL);

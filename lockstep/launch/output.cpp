@@ -17,7 +17,7 @@
 namespace lockstep::launch {
 namespace {
 
-// Takes a rank's large write while the launcher is busy.
+// For large writes while the launcher is busy.
 constexpr int large_pipe = 1 << 20;
 
 // A quarter of a user's default limit (pipe-user-pages-soft). Beyond it, all new pipes would be
@@ -196,7 +196,7 @@ void Output::end(Feed& feed) {
   feed.splitter.finish([&](const auto& segment) { receive(feed, segment); });
 }
 
-// After a failed write, the rank continues and the console shows all output.
+// After a failed write, the console shows all output.
 void Output::keep(Feed& feed, std::string_view bytes) {
   const int lost = feed.file.write(bytes);
   if (lost == 0) return;

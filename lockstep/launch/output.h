@@ -1,7 +1,7 @@
 // Writes the ranks' output to the launcher's stdout and stderr in complete lines. On a terminal,
 // one status line (a rank's progress bar) stays below. Files get the output byte for byte.
 //
-// Thread safety: none; used by its poll() loop's thread.
+// Thread safety: none.
 // Blocking: only while log files are made or written. A slow reader blocks the ranks, as on a pipe.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -40,7 +40,7 @@ class LineSplitter {
 
   void add(std::string_view bytes, const Receiver& receive);
 
-  // Ordinary text without a newline becomes the last line.
+  // Text without a newline becomes the last line.
   void finish(const Receiver& receive);
 
  private:
@@ -65,8 +65,8 @@ class Output final : public Pollable {
   // system.
   void begin_attempt(const std::string& job_id, int attempt);
 
-  // A rank's stdout and stderr: pipes that this process reads, even for a file only, because a rank
-  // would not detect a full disk. Streams without a destination are discarded. Errors: system.
+  // A rank's stdout and stderr: pipes, even for a file only, because a rank would not detect a full
+  // disk. Streams without a destination are discarded. Errors: system.
   struct Ends {
     FileDescriptor out;
     FileDescriptor err;
@@ -115,7 +115,7 @@ class Output final : public Pollable {
   void serve(Sink& sink, const char* name, const std::vector<pollfd>& entries);
   FileDescriptor add(const LineSource& source, int incarnation);
   FileDescriptor add_feed(const LineSource& source, LogFile file, bool shown);
-  bool read(Feed& feed);  // False at the end of the stream, or if there is nothing to read.
+  bool read(Feed& feed);  // False at the end, or without data.
   void end(Feed& feed);
   void keep(Feed& feed, std::string_view bytes);
   void receive(const Feed& feed, const LineSplitter::Segment& segment);

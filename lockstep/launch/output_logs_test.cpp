@@ -1,5 +1,3 @@
-// Tests output to files, as JSON, in colours, or discarded, without loss.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -33,7 +31,6 @@ namespace {
 namespace fs = std::filesystem;
 using nlohmann::json;
 
-// The console: two pipes, and the text read from them.
 struct Console {
   Console() {
     make(out, out_read);
@@ -241,8 +238,7 @@ TEST(OutputLogs, OnlyTheChosenRanksAreShownAndTheOthersGoToFiles) {
   }
 }
 
-// Expects four writes of a rank on the console, as far as it is shown there, and one report of a
-// disk that is full after the second.
+// Four writes of a rank; the disk is full after the second.
 void expect_full_disk_to_be_said_once(LogOptions options, const std::string& shown) {
   const test::ScratchDirectory scratch;
   options.directory = to_files(scratch).directory;
@@ -313,7 +309,6 @@ TEST(OutputLogs, EachLineIsAnObjectWhereJsonIsAskedFor) {
   EXPECT_FALSE(std::getline(lines, line));
 }
 
-// Returns a terminal whose other side is `console.err_read`.
 FileDescriptor terminal_of(Console& console) {
   int controller = -1;
   int terminal = -1;
@@ -327,7 +322,6 @@ FileDescriptor terminal_of(Console& console) {
   return FileDescriptor(terminal);
 }
 
-// Expects this text of a rank and of the launcher on a terminal, and in the pipe that is stdout.
 void expect_on_terminal(const std::string& of_rank, const std::string& own) {
   Console console;
   const FileDescriptor terminal = terminal_of(console);
@@ -339,7 +333,7 @@ void expect_on_terminal(const std::string& of_rank, const std::string& own) {
   output.say("c");
   const Deadline deadline = in(std::chrono::seconds(10));
   while (console.err_text.size() < (of_rank + own).size() && Clock::now() < deadline)
-    console.settle(output);  // A terminal forwards text with some delay.
+    console.settle(output);
   EXPECT_EQ(console.out_text, "[1] a\n");
   EXPECT_EQ(console.err_text, of_rank + own);
 }
@@ -355,13 +349,12 @@ TEST(OutputLogs, ColoursAreForTerminalsThatWantThem) {
   expect_on_terminal("[1] b\n", "lockstep run: c\n");
 }
 
-// Returns line `number` of a rank: recognisable, and of varying length.
 std::string line_of(int rank, int number) {
   return std::to_string(rank) + ":" + std::to_string(number) + ":" +
          std::string(static_cast<std::size_t>(number * 7919 % 400), static_cast<char>('a' + rank));
 }
 
-// Writes `lines` lines at full speed, in chunks that do not end at line ends.
+// In chunks that do not end at line ends.
 void write_lines(const FileDescriptor& to, int rank, int lines) {
   std::string rest;
   for (int number = 0; number < lines; ++number) {
@@ -394,7 +387,7 @@ TEST(OutputLogs, TenMegabytesOfEachOfThreeRanksPassASlowReaderWholeAndInOrder) {
       ends = {};
     });
   std::string got;
-  std::thread reader([&] {  // Pauses occasionally, and reads small chunks.
+  std::thread reader([&] {
     ::fcntl(console.out_read.get(), F_SETFL, 0);
     std::array<char, 10'000> buffer;
     ssize_t length = 0;
@@ -408,7 +401,7 @@ TEST(OutputLogs, TenMegabytesOfEachOfThreeRanksPassASlowReaderWholeAndInOrder) {
   while (Clock::now() < deadline) {
     std::vector<pollfd> entries;
     output->watch(entries);
-    if (entries.empty()) break;  // The ranks have ended, and all their output has been written.
+    if (entries.empty()) break;  // All output has been written.
     ::poll(entries.data(), entries.size(), 100);
     output->serve(entries);
   }

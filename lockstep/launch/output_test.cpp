@@ -31,8 +31,7 @@ void write_all(const FileDescriptor& to, std::string_view text) {
   ASSERT_EQ(::write(to.get(), text.data(), text.size()), static_cast<ssize_t>(text.size()));
 }
 
-// Returns the text that can be read now; waits for `least` bytes, and then briefly for more, of a
-// terminal, which has some delay.
+// Waits for `least` bytes, then briefly for more, of a terminal, which has some delay.
 std::string read_all(const FileDescriptor& from, std::size_t least = 0) {
   const int patience_ms = ::isatty(from.get()) == 1 ? 100 : 0;
   ::fcntl(from.get(), F_SETFL, O_NONBLOCK);
@@ -47,7 +46,6 @@ std::string read_all(const FileDescriptor& from, std::size_t least = 0) {
   return text;
 }
 
-// Runs the loop until nothing more can be moved.
 void settle(Output& output) {
   while (true) {
     std::vector<pollfd> entries;
@@ -57,7 +55,6 @@ void settle(Output& output) {
   }
 }
 
-// One rank, whose stdout and stderr are the two pipes.
 struct OneRank {
   explicit OneRank(Output& output, int rank = 0) {
     Output::Ends ends = output.add(rank, rank);
@@ -112,7 +109,7 @@ TEST(Output, ASlowReaderMakesTheRankWaitAndLosesNothing) {
   ::fcntl(rank.out.write.get(), F_SETFL, O_NONBLOCK);
   const std::string line(999, 'x');
   std::size_t written = 0;
-  for (bool moved = true; moved;) {  // Nobody reads, until the rank's pipe stays full.
+  for (bool moved = true; moved;) {  // Until the rank's pipe stays full.
     moved = false;
     while (::write(rank.out.write.get(), (line + "\n").data(), 1000) == 1000) {
       ++written;

@@ -33,8 +33,8 @@ std::vector<char*> pointers_to(const std::vector<std::string>& strings) {
   return pointers;
 }
 
-// MPOL_PREFERRED_MANY of linux/mempolicy.h, since Linux 5.15; and MPOL_PREFERRED, which uses only
-// the first node.
+// MPOL_PREFERRED_MANY of linux/mempolicy.h, since Linux 5.15; MPOL_PREFERRED uses only the first
+// node.
 constexpr int prefer_many = 5;
 constexpr int prefer = 1;
 
@@ -167,7 +167,7 @@ StartFailure Process::wait_for_exec() {
   return received == sizeof failure ? failure : StartFailure{};
 }
 
-// Any other execve() errno means that a resource is exhausted or that no program may be started.
+// Other errnos of execve(): resources are exhausted, or no program may be started.
 bool StartFailure::is_of_program() const {
   if (function == nullptr || std::string_view(function) != exec_function) return false;
   constexpr int of_program[] = {ENOENT, ENOTDIR, EACCES, EPERM,        ENOEXEC, EISDIR,

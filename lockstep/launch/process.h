@@ -22,10 +22,10 @@ struct Command {
   int in = 0;
   int out = 1;
   int err = 2;
-  std::vector<int> inherited = {};     // More descriptors to keep open, with the same numbers.
+  std::vector<int> inherited = {};     // Also kept open, with the same numbers.
   std::vector<int> cpus = {};          // If empty, this process's.
   std::vector<int> memory_nodes = {};  // Preferred NUMA nodes; if empty, this process's.
-  int open_files = 0;                  // Soft limit of descriptors; if 0, this process's.
+  int open_files = 0;                  // Soft limit; if 0, this process's.
 };
 
 struct StartFailure {

@@ -64,15 +64,13 @@ TEST(Process, ReportsWhyAProgramCannotStart) {
   }
 }
 
-// The system call of dup2() in the C library.
 #ifdef SYS_dup2
 constexpr long system_dup2 = SYS_dup2;
 #else
 constexpr long system_dup2 = SYS_dup3;  // AArch64 has only this one.
 #endif
 
-// Makes `call` fail with EPERM from now on in this process and its children, as in a container
-// that does not permit it.
+// From now on `call` fails with EPERM here and in children, as in a container.
 void refuse(long call) {
   const auto number = static_cast<unsigned>(call);
   sock_filter steps[] = {
@@ -87,7 +85,7 @@ void refuse(long call) {
   if (!done) ::_exit(3);
 }
 
-// Returns the exit code of a child process: 0 if starting a program fails there as expected.
+// 0 if starting a program fails as expected.
 int start_refused(long call, const char* function) {
   const pid_t child = ::fork();
   if (child == 0) {
@@ -161,7 +159,7 @@ TEST(Process, RunsThoughTheNodesItIsGivenAreNotThere) {
   EXPECT_EQ(code_of(process), 7);
 }
 
-// Runs `body` in a process that adopts orphans. This process has one thread, so fork() is safe.
+// This process has one thread, so fork() is safe.
 int code_of(const std::function<int()>& body) {
   const pid_t pid = ::fork();
   if (pid == 0) {
@@ -184,7 +182,7 @@ void start(const char* script) {
 }
 
 TEST(Descendants, AreAllEndedHoweverTheyTriedToEscape) {
-  // All of them inherit `held`, whose other end closes when the last of them has ended.
+  // The other end closes when the last of them has ended.
   std::array<int, 2> held{};
   ASSERT_EQ(::pipe(held.data()), 0);
   const FileDescriptor end(held[0]);
@@ -214,7 +212,6 @@ TEST(Descendants, AProcessThatCannotBeReadIsNoChild) {
   EXPECT_EQ(children(proc.path()), std::vector<pid_t>{8});
 }
 
-// Starts a child that starts short-lived processes until it is killed.
 void start_churn() {
   if (::fork() != 0) return;
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);

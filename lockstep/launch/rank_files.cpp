@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t longest_name = 100;
 
-// A safe folder name for any job id: no separator, no "..", no character special to a shell.
+// No separator, no "..", no character special to a shell.
 std::string safe_name(std::string_view text) {
   std::string name(text.substr(0, longest_name));
   for (char& each : name)
@@ -63,7 +63,7 @@ void make_directories(const std::filesystem::path& path) {
   }
 }
 
-// Ranks get paths in the folder, and may change their working directory.
+// Ranks may change their working directory.
 std::string absolute(const std::string& directory) {
   std::error_code error;
   const auto path = std::filesystem::absolute(directory, error);

@@ -1,6 +1,4 @@
-// Files for the ranks' output and exceptions, in torchrun's layout:
-// DIRECTORY/JOB_RANDOM/attempt_K/LOCAL_RANK/NAME. A process that replaces a lost rank has its files
-// in LOCAL_RANK/incarnation_N.
+// Files for the ranks' output and exceptions, in the layout of LogOptions::directory (run.h).
 //
 // The files are new and private to this user: folders have mode 0700, files 0600. Existing files
 // are never written, nor symbolic links followed below DIRECTORY.

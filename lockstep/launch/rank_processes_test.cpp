@@ -62,7 +62,6 @@ TEST(Termination, AnEndlessGracePeriodIsNeverOver) {
   EXPECT_FALSE(termination.in_grace(Clock::now()));
 }
 
-// Returns the pid of a child, the leader of its process group, that exits with `code`.
 pid_t child(int code) {
   const pid_t pid = ::fork();
   if (pid == 0) {

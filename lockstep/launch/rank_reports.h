@@ -95,7 +95,6 @@ class RankPages {
   std::map<int, pid_t> earlier_pids_;  // By local rank: the process before renew().
 };
 
-// How one attempt ended on this host.
 class AttemptResult {
  public:
   // `exit_code` is not 0.
@@ -121,7 +120,7 @@ class AttemptResult {
   // The start error, or else the first failure's code; 0 without either.
   int exit_code() const;
 
-  // Its `ranks` are those of this host that ended with the same exception.
+  // Adds to its `ranks` this host's ranks that ended with the same exception.
   std::optional<Failure> first_with_alike() const;
 
   // This host's other failed ranks, with another exception or none.

@@ -38,7 +38,7 @@ TEST(RankPages, AttributeAnEndBetweenGroupsToTheMissingRanks) {
   }
 }
 
-// Ranks 0 and 1 have left their group in order, in its own block, and rank 1 has ended.
+// Ranks 0 and 1 have left their group in order; rank 1 has ended.
 struct BetweenGroups {
   BetweenGroups() {
     pages.use_session_page(FileDescriptor(::dup(session.descriptor())));
@@ -49,7 +49,6 @@ struct BetweenGroups {
     pages.note_end(1, {.rank = 1, .exit_code = 0});
   }
 
-  // Rank 0 waits for the next group and detects that end.
   void wait() const {
     own.await_group(0);
     own.note_break(0, own.first_end().value());
@@ -79,7 +78,7 @@ TEST(RankPages, AttributeALaterFailureToTheResumedRank) {
     const BetweenGroups job;
     job.wait();
     job.own.activity(0).resumed = 1;
-    job.own.await_group(0, false);  // Joined by the remaining ranks.
+    job.own.await_group(0, false);
     Failure end{.rank = 0};
     if (is_killed)
       end.signal = SIGKILL;

@@ -92,7 +92,6 @@ FileDescriptor open_dev_null() {
   return fd;
 }
 
-// Explains an error of execve() whose own text is not enough; empty otherwise.
 std::string hint_of(int error, const std::string& program) {
   if (error == ENOENT && ::access(program.c_str(), F_OK) == 0)
     return "; the file exists, but the interpreter that it names does not";

@@ -124,7 +124,7 @@ struct Refused {
   int exit_code;
 };
 
-// Distinguishes failures that the program's user can fix from failures of the system.
+// Failures that the user can fix, or the system's.
 const Refused refusals[] = {
     {{"setpgid", EPERM},
      "/bin/sh",

@@ -1,9 +1,9 @@
 // Agreement between a job's agents on when to start, end and restart the ranks.
 //
-// The agent on the endpoint's host coordinates. Agents prove the job's token to each other:
-// docs/protocol.md.
+// The agent on the endpoint's host coordinates. Agents prove the job's token, if any, to each
+// other: docs/protocol.md.
 //
-// Thread safety: none; used by its poll() loop's thread.
+// Thread safety: none.
 // Blocking: flush(), and make_rendezvous() during a DNS query for the endpoint.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -28,7 +28,6 @@
 
 namespace lockstep {
 
-// One start of the ranks on this host.
 struct Round {
   int attempt = 0;   // Earlier starts.
   int restarts = 0;  // Earlier starts that ended in a failure.
@@ -83,7 +82,7 @@ class Rendezvous : public launch::Pollable {
   // job's if it is not restarted.
   virtual void report(int attempt, Outcome outcome, int exit_code,
                       const std::optional<Failure>& failure) = 0;
-  // For the next report() without a failure.
+  // Sent with the next report(), unless that has a failure.
   virtual void tell_times(std::vector<RankTimes> times) = 0;
   // The times of all hosts received so far; empty if another host coordinates.
   virtual std::vector<RankTimes> times() const = 0;

@@ -44,13 +44,12 @@ RunOptions job_of(int hosts, const std::string& endpoint, const std::string& id 
   return options;
 }
 
-// One iteration of an agent's loop.
 std::vector<Order> turn(Rendezvous& host, Deadline limit) {
   host.serve(next_events({&host}, limit));
   return host.take_orders();
 }
 
-// Agents of several hosts, whose loops run alternately in this one thread.
+// Their loops run alternately in this one thread.
 class AgentsOf {
  public:
   explicit AgentsOf(std::vector<RunOptions> jobs) {
@@ -58,7 +57,7 @@ class AgentsOf {
     orders_.resize(hosts_.size());
   }
 
-  // Runs all loops until `host` has received an order of this kind; fails the test after 20 s.
+  // Fails the test after 20 s.
   template <class Wanted>
   Wanted next(std::size_t host) {
     const Deadline limit = in(seconds(20));
@@ -85,8 +84,8 @@ class AgentsOf {
   std::vector<std::vector<Order>> orders_;
 };
 
-// Another host's agent as a process that a test may kill or stop. Host 1 of the job, because a host
-// without a number would take a silent listener of its own host for another program.
+// A process that a test may kill or stop. Host 1, because a host without a number would take a
+// silent listener of its own host for another program.
 class AgentProcess {
  public:
   explicit AgentProcess(RunOptions options) : pid_(::fork()) {
@@ -107,7 +106,6 @@ class AgentProcess {
 
   void signal(int number) const { ::kill(pid_, number); }
 
-  // Waits until it has ended.
   void await_end() const {
     siginfo_t end{};
     ::waitid(P_PID, static_cast<id_t>(pid_), &end, WEXITED | WNOWAIT);
@@ -225,7 +223,6 @@ TEST(Rendezvous, ALauncherOfAnotherJobIsTurnedAway) {
   EXPECT_NE(end.why.find("'other'"), end.why.npos) << end.why;
 }
 
-// Records all log lines during its lifetime.
 class Logged {
  public:
   Logged() {
@@ -378,7 +375,6 @@ TEST(Rendezvous, AKilledHostIsNoticedAtOnce) {
   EXPECT_TRUE(end->why.ends_with("was lost")) << end->why;
 }
 
-// Runs the loop of an agent until another one's next message.
 void hear(Rendezvous& host) {
   bool heard = false;
   for (const Deadline limit = in(seconds(20)); !heard && Clock::now() < limit;) {

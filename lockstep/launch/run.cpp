@@ -75,7 +75,6 @@ ProgramSearch with_interpreter(const std::string& path) {
           .exit_code = exit_not_found};
 }
 
-// If PATH lacks `name` and the current folder has it.
 std::string hint_of_this_folder(const std::string& name) {
   const int problem = name.empty() ? ENOENT : why_not_executable("./" + name);
   if (problem == 0) return fmt::format("; did you mean ./{}?", name);

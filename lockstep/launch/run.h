@@ -47,9 +47,10 @@ enum class LogFormat {
 };
 
 struct LogOptions {
-  // Folder for log files, mode 0600: DIRECTORY/JOB_RANDOM/attempt_K/LOCAL_RANK/ with stdout.log,
-  // stderr.log and, after an exception, error.json. If empty, no files. A process that replaces a
-  // lost rank has its files in LOCAL_RANK/incarnation_N/.
+  // Folder for log files, mode 0600: DIRECTORY/JOB_RANDOM/attempt_K/LOCAL_RANK/ with stdout.log and
+  // stderr.log, for redirected, teed and hidden streams, and error.json after an exception. If
+  // empty, no files. A process that replaces a lost rank has its files in
+  // LOCAL_RANK/incarnation_N/.
   std::string directory = {};
   StreamChoice redirects = {};     // To files only.
   StreamChoice tee = {};           // To files and to the console.

@@ -156,7 +156,6 @@ TEST_F(Program, NamesItsMissingInterpreter) {
   }
 }
 
-// As a program linked for another system, such as one with musl.
 TEST_F(Program, NamesItsMissingLoader) {
   std::ifstream in_file("/proc/self/exe", std::ios::binary);
   std::string bytes{std::istreambuf_iterator<char>(in_file), {}};

@@ -76,14 +76,13 @@ RankStatus status_of(const JobControlBlock& page, int slot, int first_rank = 0);
 // or -1 if unknown; waits_for and waited_for then omit it.
 RankStatus status_of(const JobControlBlock& page, int slot, const std::vector<int>& ranks);
 
-// The times since the first step.
 LOCKSTEP_API RankTimes times_of(const RankStatus& rank);
 
 // "in all_reduce #2431 of group world for 0.1 s, waits for 0,2-3".
 LOCKSTEP_API std::string describe(const RankStatus& rank);
 
-// This user's jobs on this host, or every user's for root, oldest first. Jobs whose agents do not
-// respond within a second are last. Blocking: up to a second.
+// This user's jobs on this host, or every user's for root, oldest first; jobs without a response
+// within a second are last. Blocking: up to a second.
 LOCKSTEP_API std::vector<JobStatus> running_jobs();
 
 LOCKSTEP_API std::string to_json(const std::vector<JobStatus>& jobs);

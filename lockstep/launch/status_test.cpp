@@ -25,7 +25,7 @@ using test::ServingStatus;
 
 using namespace std::chrono_literals;
 
-// Ids that are unique to this process, because other jobs may run on this host.
+// Other jobs may run on this host.
 std::string own_id(const std::string& name) { return name + "-" + std::to_string(::getpid()); }
 
 std::optional<JobStatus> job_named(const std::string& id) {
@@ -34,8 +34,7 @@ std::optional<JobStatus> job_named(const std::string& id) {
   return std::nullopt;
 }
 
-// This host's jobs once those of this process answer. Its threads may stand still for longer than
-// running_jobs() waits.
+// Threads of this process may stand still for longer than running_jobs() waits.
 std::vector<JobStatus> answering_jobs() {
   const Deadline limit = in(20s);
   std::vector<JobStatus> jobs;
@@ -86,7 +85,6 @@ JobStatus example(const std::string& id, double seconds = 1) {
 
 void turn(StatusService& service) { service.serve(next_events({&service}, Clock::now())); }
 
-// Connects to this process's service for `id`.
 FileDescriptor connect_to(const std::string& id) {
   std::ifstream table("/proc/self/net/unix");
   for (std::string line; std::getline(table, line);) {
@@ -148,7 +146,7 @@ TEST(Status, ArrivesCompleteForALargeJob) {
 
 TEST(Status, ReportsAnUnresponsiveAgentSoon) {
   const std::string id = own_id("stopped");
-  StatusService stuck(id, [&] { return example(id); });  // Its loop does not run.
+  StatusService stuck(id, [&] { return example(id); });
   const auto start = Clock::now();
   const auto job = job_named(id);
   EXPECT_LT(seconds_since(start), 10.0);
@@ -175,7 +173,7 @@ TEST(Status, ReportsAnAgentWithAFullQueueAsUnresponsive) {
 TEST(Status, ThatNobodyReadsHoldsNobodyUp) {
   const std::string id = own_id("unread");
   JobStatus large = example(id);
-  large.program.assign(3 << 20, 'x');  // More than a socket buffers.
+  large.program.assign(3 << 20, 'x');
   StatusService service(id, [&] { return large; });
   std::vector<FileDescriptor> clients;
   std::vector<pollfd> entries;
@@ -192,8 +190,7 @@ TEST(Status, ThatNobodyReadsHoldsNobodyUp) {
   EXPECT_LT(seconds_since(start), 20.0);
   EXPECT_EQ(most, 1U + 16) << "no more than 16 are waited for";
   std::this_thread::sleep_for(2100ms);
-  // Disconnects clients past their deadline, although none of them is writable. Other processes may
-  // connect, too; they read their responses.
+  // Other processes may connect, too; they read their responses.
   const Deadline limit = in(10s);
   do {
     turn(service);
@@ -253,7 +250,6 @@ TEST(Status, IsJsonWhateverTheBytesOfAProgramsArguments) {
   EXPECT_EQ(nlohmann::json::parse(to_json(std::vector<JobStatus>{})).size(), 0U);
 }
 
-// Starts a child that enters `slot` and waits to be killed.
 pid_t start_rank(JobControlBlock& page, int slot) {
   const pid_t pid = ::fork();
   if (pid == 0) {

@@ -106,8 +106,7 @@ void forget_job_token() {
   }
 }
 
-// `inherited`: earlier children, such as those of a shell that became the
-// launcher.
+// `inherited`: children of a shell that became the launcher.
 int guard(pid_t agent, const sigset_t& signals, const std::vector<pid_t>& inherited,
           LogFormat format) {
   forget_job_token();

@@ -78,7 +78,6 @@ TEST(Topology, WithoutAnL3ThereIsNone) {
   EXPECT_EQ(synthetic_topology("pack:1 core:2 pu:1", {0, 1}).cores[0].l3, -1);
 }
 
-// A root folder with files that a test writes.
 class FakeRoot {
  public:
   void write(const std::string& path, const std::string& text) const {

@@ -17,8 +17,8 @@
 // averages the other parameters.
 //
 // Determinism: the same bits in every run with the same number of ranks.
-// Blocking, Thread safety, Errors: as nn/layers.h. In a cut layer, forward() and backward() are
-// collective.
+// Thread safety, Errors: as nn/layers.h. In a cut layer, forward() and backward() are collective,
+// and Blocking is as tensor/differentiable.h.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

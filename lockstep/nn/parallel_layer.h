@@ -1,13 +1,14 @@
 // How a layer is cut over the ranks of a group: styles, and the interface for parallelize_module().
 //
-// Styles are those of torch.distributed.tensor.parallel. For torch::nn::Linear, y = x W^T + b:
+// Styles are those of torch.distributed.tensor.parallel. The first two are shown for a
+// torch::nn::Linear, y = x W^T + b; a Linear refuses the others:
 //
 //   style               weight             input             output            communicates
 //   ColwiseParallel     rows, and the bias whole             part of features  in backward()
 //   RowwiseParallel     columns            part of features  whole             in forward()
 //   SequenceParallel    whole              part along dim    part along dim    in backward()
 //   ExpertParallel      some of experts    the rank's own    the rank's own    in both
-//   Redistribution      none               any placement     any other one     in both
+//   Redistribution      none               any placement     any other one     see redistribute()
 //
 // A RowwiseParallel Embedding has some rows of the vocabulary. A SequenceParallel Dropout draws a
 // different mask on each rank.
@@ -129,8 +130,8 @@ class LOCKSTEP_API ParallelLayer : public ShardedModule {
   // stay whole.
   virtual Layouts cut_parameters() { return {}; }
 
-  // Checks the last dim of forward()'s input. Errors: misuse, naming this layer and the one that
-  // probably produced the input.
+  // In a cut model, checks the last dim of forward()'s input. Errors: misuse, naming this layer and
+  // the one that probably produced the input.
   void require_width(const at::Tensor& input, std::int64_t expected) const;
 
   // Adds this layer's name to errors of LibTorch in a cut model.

@@ -2,8 +2,7 @@
 //
 //   for (auto& block : blocks) x = lockstep::activation_checkpoint(*block, x);
 //
-// Cost: one more forward of each block. Memory: the inputs of all blocks, and the activations of
-// one.
+// Cost: one more forward of each block. Memory: all blocks' inputs, and one's activations.
 // Equality: results, gradients and generators have the same bits as without checkpoints. Exception:
 // a tensor that one block uses several times, and others too, sums its gradients in another order.
 // The second forward gets the first one's default generators and autocast state. It leaves the

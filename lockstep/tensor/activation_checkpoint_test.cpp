@@ -51,7 +51,6 @@ struct Mlp : torch::nn::Module {
   int calls = 0;
 };
 
-// Calls blocks directly, or as checkpoints with these options.
 struct Chain : torch::nn::Module {
   Chain(int blocks, int width, double p = 0.3) {
     torch::manual_seed(1);
@@ -71,7 +70,7 @@ struct Chain : torch::nn::Module {
 struct Pass {
   Tensor result, of_input;
   Tensors gradients;
-  Tensor next_random;  // The generator continues as without checkpoints.
+  Tensor next_random;
 };
 
 Tensors gradients_of(const torch::nn::Module& module) {
@@ -80,7 +79,6 @@ Tensors gradients_of(const torch::nn::Module& module) {
   return gradients;
 }
 
-// One forward and backward of `module`, with or without an input that requires a gradient.
 template <class Module, class Forward>
 Pass pass(Module& module, at::IntArrayRef shape, bool needs_gradient, const Forward& forward) {
   module.zero_grad();
@@ -198,7 +196,7 @@ TEST(ActivationCheckpoint, FunctionsTakeAndReturnAnyStructureOfTensors) {
     EXPECT_EQ(text, "text");
     EXPECT_FALSE(list[0].requires_grad());
     EXPECT_FALSE(list[2].requires_grad());
-    list[1].sum().backward();  // No gradient comes from y.
+    list[1].sum().backward();
     return Tensors{y.detach(), list[0], list[1].detach(), a.grad(), weight.grad()};
   };
   const Tensors expected = run(false), ours = run(true);
@@ -401,7 +399,7 @@ TEST(ActivationCheckpoint, ChosenOperatorsDoNotRunAgain) {
 
 bool is_product(std::string_view name) { return name == "aten::mm" || name == "aten::addmm"; }
 
-// For inputs of three dims, LibTorch's Linear adds its bias to the product in place.
+// For three dims, LibTorch's Linear adds its bias in place.
 TEST(ActivationCheckpoint, KeptResultsGiveEqualBitsWhenTheBlockChangesThemToo) {
   Chain chain(2, 8);
   for (const auto& shape : {std::vector<std::int64_t>{5, 8}, {2, 5, 8}}) {
@@ -466,7 +464,7 @@ TEST(ActivationCheckpoint, AChainOfBlocksHoldsTheirInputsAndTheActivationsOfOneB
   constexpr int blocks = 12, width = 64, rows = 2048;
   Chain chain(blocks, width);
   const Tensor x = torch::randn({rows, width});
-  chain.forward(x, false).sum().backward();  // Gradients exist from here on.
+  chain.forward(x, false).sum().backward();
   const auto peak = [&](bool checkpoints, const ActivationCheckpointOptions& options) {
     return static_cast<double>(test::CountingAllocator::peak_of(
         [&] { chain.forward(x, checkpoints, options).sum().backward(); }));
@@ -480,7 +478,6 @@ TEST(ActivationCheckpoint, AChainOfBlocksHoldsTheirInputsAndTheActivationsOfOneB
   EXPECT_LT(none, all / 4);
   EXPECT_LT(some, all * 0.6);
   EXPECT_GT(some, none);
-  // Inputs of the blocks, and the memory of one block.
   EXPECT_LT(none, blocks * input + 1.5 * all / blocks + 8 * input);
 }
 

@@ -104,7 +104,6 @@ std::vector<at::Tensor> parts_of(const at::Tensor& tensor, at::IntArrayRef split
   return parts;
 }
 
-// For tensors that may differ in dim 0.
 std::string text_of_rows(const at::Tensor& tensor) {
   return " rows of" + shape_text(tensor.scalar_type(), tensor.sizes().slice(1));
 }

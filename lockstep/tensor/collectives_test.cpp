@@ -40,7 +40,7 @@ constexpr at::ScalarType all_types[] = {
 };
 constexpr std::span reducible_types(all_types, std::size(all_types) - 2);
 
-// Small whole numbers, exact in every type. They differ between ranks.
+// Exact in every type.
 at::Tensor values(at::IntArrayRef sizes, int rank, at::ScalarType type) {
   const at::Tensor plain = at::arange(at::empty(sizes).numel(), at::kDouble)
                                .mul(rank + 1)
@@ -230,7 +230,7 @@ TEST(TensorCollectives, TruncateAveragesOfIntegersTowardsZero) {
     });
 }
 
-// Rank r has r rows, so rank 0 has no rows.
+// Rank r has r rows.
 TEST(TensorCollectives, TakeTensorsOfUnequalRows) {
   on_ranks([](ProcessGroup& group) {
     const int n = group.size();
@@ -265,7 +265,6 @@ TEST(TensorCollectives, TakeTensorsOfUnequalRows) {
   });
 }
 
-// Rank s sends s + d rows with values 10 s + d to rank d.
 TEST(TensorCollectives, ExchangeUnequalRowsWhoseNumbersTheReceiverMayNotKnow) {
   on_ranks([](ProcessGroup& group) {
     std::vector<at::Tensor> sent;
@@ -441,7 +440,7 @@ const Ranks asynchronous("asynchronous tensors", [](const Rank& rank) {
   const at::Tensor exchanged = at::zeros({n, 2});
   at::Tensor parts;
   if (rank.rank == 1) parts = at::stack({mine(0, at::kFloat), mine(1, at::kFloat)});
-  all_reduce_async(own(), group);  // Only the call keeps this tensor alive.
+  all_reduce_async(own(), group);
   const std::vector<Work> works{
       all_reduce_async(reduced, group),
       broadcast_async(copied, group, 1),
@@ -569,7 +568,7 @@ const Ranks refused("refused tensors", [](const Rank&) {
   EXPECT_NE(text.find("expand"), std::string::npos) << text;
   expect(Fault::misuse, [&] { recv(overlapping, group); });
   EXPECT_TRUE(same(all_gather(overlapping, group)[0], at::ones({2})));  // Reading it is allowed.
-  all_reduce(one, group);  // The refusals did not break the group.
+  all_reduce(one, group);
   destroy_process_group(group);
 });
 

@@ -10,9 +10,9 @@
 //   all_to_all_in_region              all_to_all      its inverse
 //   all_to_all_rows_in_region         all_to_all      its inverse
 //
-// These are Megatron-Core's functions (tensor_parallel/mappings.py) on any dim. Reductions are
-// sums. Ranks must compute the same loss from gather_from_parallel_region(), and each its own part
-// of the loss from gather_from_sequence_region(). Parts are those of chunk_sizes(). Gathers and
+// Megatron-Core's functions (tensor_parallel/mappings.py) on any dim. Reductions are sums. Ranks
+// must compute the same loss from gather_from_parallel_region(), and each its own part of the loss
+// from gather_from_sequence_region(). Parts are those of chunk_sizes(). Gathers and
 // all_to_all_in_region() first exchange sizes, which may differ along `dim` or `concat_dim`.
 // Memory: results are new contiguous tensors; all_reduce prefers registered memory.
 // copy_to_parallel_region() shares the input's memory. A group of one rank returns the input.

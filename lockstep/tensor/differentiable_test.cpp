@@ -25,7 +25,6 @@ using Tensors = std::vector<at::Tensor>;
 
 // --- Equality with one process -------------------------------------------------------------------
 
-// A call, and its equivalent for all ranks' inputs in one process.
 struct Case {
   std::string name;
   bool equal_inputs;   // All ranks have the same x,
@@ -50,12 +49,10 @@ at::Tensor sum(const Tensors& tensors) {
   return total;
 }
 
-// `x` as one part per rank.
 Tensors parts_of(const at::Tensor& x, std::int64_t dim, std::size_t ranks) {
   return x.split_with_sizes(chunk_sizes(x.size(dim), static_cast<int>(ranks)), dim);
 }
 
-// Results of each rank, gradients of its input, and the gradients of their squares.
 struct Outcome {
   Tensors results, gradients, second;
 };
@@ -193,7 +190,7 @@ Case exchanges_rows() {
           [](const at::Tensor& x, const ProcessGroup& g) {
             const auto rank = static_cast<std::size_t>(g.rank());
             const auto rows = rows_from(rank, static_cast<std::size_t>(g.size()));
-            return all_to_all_rows_in_region(x, g, rows, rows);  // As many come as go.
+            return all_to_all_rows_in_region(x, g, rows, rows);
           },
           [](const Tensors& x) {
             Tensors results;
@@ -278,7 +275,7 @@ TEST(Differentiable, AllToAllOfRowsEqualsOneProcess) {
 
 // --- Against finite differences ------------------------------------------------------------------
 
-// Compares the gradient of the sum of all ranks' losses with central differences.
+// By central differences.
 void expect_numeric(const Case& one, int ranks) {
   run_in_process(ranks, [&](ProcessGroup& group) {
     const int counted =

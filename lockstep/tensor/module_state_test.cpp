@@ -31,7 +31,6 @@ using test::catalogue_of;
 using test::fault_of;
 using test::SavedState;
 
-// Has a missing bias, buffers, one tensor with two names, and one in channels_last.
 struct Net : torch::nn::Module {
   Net() {
     register_module("conv", conv);
@@ -60,7 +59,7 @@ TEST(ModuleState, ParametersAndBuffersComeBackUnderTheirNames) {
   Net source;
   fill(source, 3);
   const StateDict state = saved(source);
-  EXPECT_EQ(state.tensors.size(), 9u);  // 2 of conv, 5 of norm, in.weight and tied.
+  EXPECT_EQ(state.tensors.size(), 9u);
   EXPECT_FALSE(state.tensors.contains("in.bias"));
   Net target;
   test::load(*state_of(target), state);
@@ -141,7 +140,7 @@ std::vector<double> drawn() {
   return {numbers.data_ptr<double>(), numbers.data_ptr<double>() + 5};
 }
 
-// Loads like a checkpoint: passes a copy of the requested part of `saved`.
+// Like a checkpoint, passes a copy of the requested part.
 void load(RandomGenerators& generators, const StateDict& saved) {
   StateDict state{.tensors = {}, .values = saved.values};
   for (const auto& [name, range] : generators.wanted(saved)) {
@@ -173,8 +172,7 @@ TEST(RandomGenerators, KeepTheStateThatTheyHadWhenItWasSaved) {
   EXPECT_TRUE(saved.tensors.at("rank.0").data.equal(before));
 }
 
-// Loads `saved` on `world_size` ranks, one after the other in this process. Returns the numbers
-// that each draws.
+// One rank after the other. Returns the numbers that each draws.
 std::vector<std::vector<double>> drawn_by_ranks(int world_size, const StateDict& saved) {
   std::vector<std::vector<double>> numbers(static_cast<std::size_t>(world_size));
   run_in_process(world_size, [&](const ProcessGroup& group) {

@@ -38,8 +38,7 @@ namespace {
 
 using test::fault_of;
 
-// Its order of construction is not that of registration. Its constructor draws and computes in ways
-// that its layers do not.
+// Its order of construction is not that of registration.
 struct Net : torch::nn::Module {
   Net() {
     register_module("conv", conv);
@@ -201,7 +200,6 @@ TEST(MakeInPlace, MakesTheTensorsAtTheirPlaces) {
   std::shared_ptr<Net> made;
   make_in_place([&] { return made = make(); }, places);
   std::map<std::string, at::Tensor> by_name(places.begin(), places.end());
-  // Parts of one tensor, nothing, and a second place for `tied`.
   const std::set<std::string> copied{"first", "second", "empty", "embedding.weight"};
   for (const auto& [name, tensor] : named_tensors(*made))
     if (!copied.contains(name)) {
@@ -211,7 +209,7 @@ TEST(MakeInPlace, MakesTheTensorsAtTheirPlaces) {
 
 std::size_t resident_megabytes() { return test::status_bytes("RssAnon") >> 20; }
 
-// Small objects lie between its tensors of 4 MB, so malloc() cannot trim its heap.
+// Small objects between its tensors keep malloc() from trimming.
 TEST(MakeInPlace, LeavesNoCopyOfComputedTensorsInTheProcess) {
   struct Computed : torch::nn::Module {
     Computed() {
@@ -285,7 +283,6 @@ TEST(MakeInPlace, AnotherModuleIsRefusedAndNamed) {
   has(refusal([] { return std::shared_ptr<torch::nn::Module>(); }), "makes no module");
 }
 
-// Each call makes another weight first.
 TEST(MakeInPlace, AFunctionThatMakesItInAnotherWayEachTimeIsRefused) {
   struct Two : torch::nn::Module {
     explicit Two(bool turned) {

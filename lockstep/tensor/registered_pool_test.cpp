@@ -34,7 +34,6 @@ const char* place(const at::Tensor& tensor) {
   return static_cast<const char*>(tensor.const_data_ptr());
 }
 
-// Returns whether `tensor` is in the region of `size` bytes whose first block began at `begin`.
 bool lies_in(const char* begin, Bytes size, const at::Tensor& tensor) {
   return place(tensor) >= begin && place(tensor) + tensor.nbytes() <= begin + size;
 }
@@ -108,13 +107,13 @@ TEST(RegisteredPool, GrowsWithTheLargestTensorUpToItsBound) {
     const at::Tensor small = bytes_of(10'000, group).fill_(7);
     const at::Tensor large = bytes_of(2 * region, group), second = bytes_of(2 * region, group);
     EXPECT_TRUE(lies_in(place(large), 4 * region, second));
-    EXPECT_TRUE(at::equal(small, at::full({10'000}, 7, at::kByte)));  // Its region is still there.
-    bytes_of(RegisteredPool::most_bytes / 2 + 1, group);              // Ordinary memory.
+    EXPECT_TRUE(at::equal(small, at::full({10'000}, 7, at::kByte)));
+    bytes_of(RegisteredPool::most_bytes / 2 + 1, group);  // Ordinary memory.
     EXPECT_FALSE(lies_in(place(large), 4 * region, bytes_of(10'000, group)));
   });
 }
 
-// Free capacity may differ between ranks, because each rank frees tensors independently.
+// Free capacity may differ between ranks.
 TEST(RegisteredPool, SumsAreRightInOrOutsideOfItsMemory) {
   for (const int ranks : {2, 3})
     run_in_process(ranks, [](ProcessGroup& group) {
@@ -148,7 +147,6 @@ TEST(RegisteredPool, TensorsOutliveTheGroupAndAreFreedOnOtherThreads) {
   std::thread([gone = std::move(tensors)]() mutable { gone.clear(); }).join();
 }
 
-// The pool keeps no handle, so it does not keep the group alive.
 TEST(RegisteredPool, EndsWithItsGroup) {
   run_in_process(2, [](ProcessGroup& group) {
     ProcessGroup part = group.split(0);

@@ -22,7 +22,6 @@ at::Tensor numbered(const Shape& shape) {
   return at::arange(elements_of(Box{.offsets = {}, .sizes = shape})).reshape(shape);
 }
 
-// The local tensor by its definition.
 at::Tensor local_of(const at::Tensor& whole, const Boxes& boxes) {
   std::vector<at::Tensor> parts;
   for (const Box& box : boxes.list)
@@ -31,7 +30,7 @@ at::Tensor local_of(const at::Tensor& whole, const Boxes& boxes) {
   return at::cat(parts, boxes.cat_dim);
 }
 
-// Expects that the placed boxes of every range of the local tensor are its elements, each once.
+// Every range's boxes are its elements, each once.
 void expect_placed(const Shape& shape, const Boxes& boxes) {
   const at::Tensor whole = numbered(shape);
   const at::Tensor local = boxes.empty() ? whole.flatten() : local_of(whole, boxes).flatten();

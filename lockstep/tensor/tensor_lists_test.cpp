@@ -18,7 +18,7 @@ namespace {
 
 using test::fault_of;
 
-// Returns `rank` tensors, with shapes that no other rank has.
+// No other rank has these shapes.
 Tensors list_of(int rank) {
   Tensors list;
   for (int i = 0; i < rank; ++i) list.push_back(at::full({i + 1, rank}, 10 * rank + i, at::kHalf));

@@ -22,8 +22,7 @@ namespace {
 
 using Ids = std::vector<std::size_t>;
 
-// Attaches memory to touched tensors and detaches all others, so that an operator fails if it was
-// not intercepted.
+// Only touched tensors have memory: an operator that was not intercepted fails.
 class OneAtATime final : public TouchWatcher {
  public:
   void add(const at::Tensor& parameter) {

@@ -1,5 +1,3 @@
-// `lockstep checkpoint`, a plugin that tools/lockstep_checkpoint.cpp loads.
-
 // SPDX-License-Identifier: Apache-2.0
 #include "tools/checkpoint/command_line.h"
 

@@ -16,7 +16,6 @@
 namespace lockstep::checkpoint {
 namespace {
 
-// In two tensors of the same type and shape.
 struct Unequal {
   std::int64_t count = 0;
   std::int64_t incomparable = 0;  // Elements of `count` with a NaN.
@@ -37,7 +36,7 @@ void add(Unequal& unequal, const at::Tensor& a, const at::Tensor& b) {
     unequal.largest = std::max(unequal.largest, numbers.max().item<double>());
 }
 
-// All distances at once would take thrice the tensors' memory.
+// All at once would take thrice the tensors' memory.
 Unequal compare(const at::Tensor& a, const at::Tensor& b) {
   constexpr std::int64_t chunk = 1 << 20;
   Unequal unequal;

@@ -25,7 +25,6 @@ std::uint64_t size_on_disk(const CheckpointReader& reader) {
   return bytes;
 }
 
-// All parts if `part` is empty.
 std::vector<std::string> parts_of(const CheckpointReader& reader, const std::string& part) {
   if (part.empty()) return reader.parts();
   require_part(reader.directory(), reader.parts(), part);

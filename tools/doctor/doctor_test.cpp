@@ -15,7 +15,6 @@ namespace {
 
 bool has(const std::string& text, const std::string& part) { return text.find(part) != text.npos; }
 
-// A host without problems, for a job of one or several hosts.
 Host good_host() {
   Host host{.name = "node3", .kernel = "Linux 6.1.0 x86_64", .lockstep = "0.1.0"};
   host.processors.topology.nodes = 2;
@@ -47,7 +46,7 @@ constexpr int many = 4;
 const Job alone{.ranks = 8};
 const Job together{.ranks = 8, .hosts = many};
 
-// Returns the only problem of this host; fails the test when there are more or fewer.
+// Fails the test unless there is one problem.
 Finding problem_of(const Host& host, const Job& job) {
   const Diagnosis diagnosis = diagnose(host, job);
   EXPECT_EQ(diagnosis.problems.size(), 1u) << to_text(host, job, diagnosis);
@@ -73,7 +72,7 @@ TEST(Diagnosis, CountsFilesForTheLauncherAndForRanksOfOtherHosts) {
   Host host = good_host();
   EXPECT_TRUE(diagnose(host, {.ranks = 8}).problems.empty());
   host.open_files = {.soft = 256, .hard = 256};
-  const Finding launcher = problem_of(host, {.ranks = 128});  // In addition to too few cores.
+  const Finding launcher = problem_of(host, {.ranks = 128});
   EXPECT_TRUE(has(launcher.what, "too few open files for 128 ranks")) << launcher.what;
   EXPECT_TRUE(has(launcher.cure, "ulimit -n 576")) << launcher.cure;
   EXPECT_TRUE(has(problem_of(host, {.ranks = 8, .hosts = 64}).what, "64 hosts"));
@@ -256,7 +255,7 @@ TEST(DoctorLibTorch, ThatIsNotThereIsNamed) {
 }
 
 TEST(DoctorLibTorch, IsNotNeededWhereNoLibraryLinksIt) {
-  const test::ScratchDirectory folder;  // A folder, as for a library without a name.
+  const test::ScratchDirectory folder;
   for (const auto& library : {folder.path(), folder.path() / "liblockstep.so"})
     EXPECT_EQ(examine_libtorch("2.13", library.string()).built_for, "") << library;
 }

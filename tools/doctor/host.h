@@ -44,8 +44,8 @@ struct SharedMemory {
 struct LibTorch {
   std::string built_for = {};  // "2.13".
   std::string path = {};       // Path of libtorch_cpu.so, as the loader resolves it.
-  std::string version = {};    // Its version; empty if unknown.
-  std::string error = {};      // Libraries that the loader cannot find.
+  std::string version = {};    // Empty if unknown.
+  std::string error = {};      // Missing libraries.
   std::string place = {};      // Folder where a package looks for it; empty in other copies.
   bool is_for_cuda = false;    // A CUDA build, which runs on CPUs without the driver.
   bool has_driver = false;

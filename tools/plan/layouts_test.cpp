@@ -21,7 +21,6 @@ namespace {
 
 using test::fault_of;
 
-// A layer of one row, with numbers that are easy to add up.
 LayerPart part(int tp) {
   const double share = 1. / tp;
   return {.tp = tp,
@@ -105,7 +104,7 @@ TEST(Layouts, ReplicasHaveEverythingAndAverageGradients) {
   EXPECT_NEAR(dp.reduce, 4 * 0.01 + 400 * 0.001, 1e-9);
   EXPECT_NEAR(dp.optimizer, 4 * 0.5, 1e-9);
   EXPECT_NEAR(dp.step, dp.compute + dp.reduce + dp.optimizer, 1e-9);
-  // The last layer is at its peak while the earlier ones keep their activations.
+  // The last layer is at its peak.
   EXPECT_NEAR(dp.activation_bytes, 4 * (3 * 10 + 16), 1e-9);
   EXPECT_NEAR(dp.rank_bytes, 4 * (100 + 100 + 200) + 184, 1e-9);
   EXPECT_NEAR(dp.host_bytes, 2 * (1784 + 1000), 1e-9);
@@ -144,7 +143,7 @@ TEST(Layouts, TensorParallelRanksHaveWhatWasMeasuredOfThem) {
   EXPECT_NEAR(tp.compute, 8 * (4 * 1.5 + 0.2), 1e-9);
   EXPECT_EQ(tp.reduce, 0);
   const double pool = 1 << 20;  // The minimum for summing activations.
-  // In the last layer's backward, activations of all layers and its own gradients exist.
+  // In the last layer's backward.
   EXPECT_NEAR(tp.rank_bytes, 4 * 150 + 8 * (3 * 10 + 16) + 50 + pool, 1e-9);
 }
 
@@ -162,8 +161,7 @@ TEST(Layouts, APipelineIsSimulated) {
   const SimulatedPipeline simulated = simulate_layout(profile, machine_of(2), pp);
   EXPECT_NEAR(pp.compute * 1000, simulated.time, 1e-6);
   EXPECT_GT(pp.bubble, 0);
-  // A lower bound for all schedules: half of the work, and the first microbatch's way to the second
-  // rank or the last one's way back.
+  // A lower bound for all schedules: half of the work, and one microbatch's way.
   EXPECT_GT(pp.compute, 8 * (4 * 3 + 0.2) / 2);
   EXPECT_LT(pp.compute, 8 * (4 * 3 + 0.2) * 0.8);
   // Weights of two layers, or of four halves.
@@ -226,7 +224,7 @@ TEST(Layouts, ATiedWeightIsThereOnceUnlessTwoRanksHaveIt) {
   profile.ties = {{.layer = 3, .same_as = 0, .bytes = 100}};
   EXPECT_NEAR(predicted(profile, machine_of(2), {.dp = 2}).rank_bytes, 3 * 400 + 184, 1e-9);
   EXPECT_NEAR(predicted(profile, machine_of(2), {.tp = 2}).optimizer, 3 * 0.25, 1e-9);
-  // Two layers make two stages with any schedule. Each of two hosts sends the weight's gradient.
+  // Each of two hosts sends the weight's gradient.
   profile = profile_of(2, 8);
   const Layout pp{.pp = 2, .microbatches = 2};
   const auto untied = predicted(profile, machine_of(2, 2), pp);

@@ -25,7 +25,6 @@ using namespace std::chrono_literals;
 
 constexpr int steps = 100;
 
-// A run whose ranks all spend these milliseconds per step.
 RunFile run_of(int ranks, const Split& split, double samples_a_step = 0) {
   RunFile run{.name = "run" + std::to_string(ranks) + ".json", .ended = "finished", .ranks = ranks};
   run.samples = samples_a_step * steps;
@@ -86,7 +85,6 @@ TEST(Report, FitsAmdahlsLaw) {
   EXPECT_EQ(compare({runs[2], runs[2]}).serial_part(), std::nullopt) << "one number of ranks";
 }
 
-// A slow first step, and steps that a long run has omitted.
 TEST(Report, StepsCountWithoutTheFirst) {
   RunFile run = run_of(1, split(0, 1000));
   StepRow first{.seconds = 1};
@@ -102,8 +100,8 @@ TEST(Report, StepsCountWithoutTheFirst) {
   EXPECT_EQ(all.figures[0].bins[3].step, 96);
 }
 
-// Rank 1 is 900 ms late in the first step, and rank 0 is late in each of the others: 400 ms in
-// total. The file has one of four rows.
+// Rank 1 is 900 ms late in the first step, rank 0 400 ms in all others. The file has one of four
+// rows.
 TEST(Report, AStragglerIsNamedAsTheLauncherDoes) {
   RunFile run = run_of(2, split(0, 10));
   const auto row = [](double data, double wait) {
@@ -235,7 +233,6 @@ class RunJson : public ::testing::Test {
     return read_run_file(path_);
   }
 
-  // The message of the Error, without its path.
   std::string refusal(const std::string& text) const {
     std::string message;
     EXPECT_EQ(test::fault_of([&] { read(text); }, &message), Fault::corrupt) << text;

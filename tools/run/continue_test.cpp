@@ -42,9 +42,9 @@ std::string new_directory() {
   return path;
 }
 
-// The command line with `ranks` ranks of a shell script, in which $K is the number of the rank's
-// earlier starts. Ranks wait for each other with `mark NAME` and `await NAME`. `await_end NAME`
-// waits until the launcher has seen the end of the rank that marked NAME.
+// In the shell script, $K is the number of the rank's earlier starts. Ranks wait for each other
+// with `mark NAME` and `await NAME`. `await_end NAME` waits until the launcher has seen the end of
+// the rank that marked NAME.
 Arguments ranks_of_script(int ranks, const std::string& script, const Arguments& options = {},
                           const std::string& marks = new_directory()) {
   Arguments arguments{LOCKSTEP_RUN, "-n", std::to_string(ranks), "--on-failure", "continue"};
@@ -82,7 +82,6 @@ std::string content(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-// The numbers at the end of all lines.
 std::vector<pid_t> pids_in(const std::string& text) {
   std::vector<pid_t> pids;
   for (const std::string& line : sorted_lines(text))
@@ -176,7 +175,7 @@ TEST(LockstepRunContinue, ARankThatIsPreemptedHasLeftInOrder) {
   EXPECT_EQ(run_command(ranks_of_script(2, "exit 75")).code, exit_preempted);
 }
 
-// Expects that a signal has ended the last pause of a rank: another start does not follow it.
+// A signal has ended the last pause of a rank.
 void expect_no_start_after_the_last_pause(const RunningCommand& run, int rank) {
   const std::string number = std::to_string(rank);
   EXPECT_EQ(count(run.out(), "[" + number + "] "),
@@ -293,7 +292,7 @@ TEST(LockstepRunContinue, TheStatusShowsHowOftenARankStarted) {
   ASSERT_TRUE(soon([&] { return sorted_lines(run.out()).size() == 2; }));
   const pid_t pid = pids_in(run.out()).at(1);
   std::string shown;
-  EXPECT_TRUE(soon([&] {  // A launcher that stands still for a second does not answer.
+  EXPECT_TRUE(soon([&] {  // A launcher that stands still does not answer.
     bool found = false;
     shown = run_command({LOCKSTEP_STATUS, "--json"}).out;
     for (const auto& job : nlohmann::json::parse(shown))
@@ -331,7 +330,6 @@ TEST(LockstepRunContinue, AProgramThatVanishedIsNotStartedAgain) {
   EXPECT_EQ(run_command({LOCKSTEP_RUN, "-n", "2", "--on-failure", "continue", program}).code, 127);
 }
 
-// Starts two launchers, as two hosts, with two ranks each.
 class TwoHosts {
  public:
   explicit TwoHosts(const std::string& script, const Arguments& options = {}) {

@@ -163,7 +163,6 @@ std::string with_underscores(std::string name) {
   return name;
 }
 
-// Both spellings of a long name, as in torchrun.
 std::string both_spellings(const std::string& name) {
   const std::string other = with_underscores(name);
   return "--" + name + (other == name ? "" : ",--" + other);

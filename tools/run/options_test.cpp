@@ -30,7 +30,6 @@ RunCommandLine parse(Arguments options) {
   return parse_run(options);
 }
 
-// Returns the error of parse_run(); empty when it accepts the arguments.
 std::string refusal(const Arguments& arguments) {
   try {
     parse_run(arguments);
@@ -58,7 +57,7 @@ struct Case {
   std::string name;
   std::string value;  // Empty for a flag.
   std::function<bool(const RunCommandLine&)> holds;
-  Arguments also = {};  // Further options that it requires.
+  Arguments also = {};
 };
 
 const std::vector<Case> cases = {
@@ -176,11 +175,11 @@ TEST(RunOptions, EachIsTakenFromItsVariableToo) {
   }
 }
 
-// Variables of a process, and the resulting options. `holds` checks them.
+// `holds` checks the resulting options.
 struct Environment {
   const char* what;
   std::vector<std::pair<const char*, const char*>> variables;
-  Arguments options;  // Those of the command line.
+  Arguments options;
   std::function<bool(const RunOptions&)> holds;
   std::vector<const char*> warned_of = {};
 };

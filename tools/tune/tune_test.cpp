@@ -60,7 +60,7 @@ TEST(Divisions, AreCombinedWithVariants) {
             (std::vector<std::string>{"./train", "--batch=32", "2x1", "{other}", "--amp", "bf16"}));
 }
 
-// Observes steps that end every `seconds`, with `slow` seconds for each of the first three.
+// The first three steps take `slow` seconds each.
 StepRate observed(int count, double seconds, double slow = 1) {
   StepRate rate;
   double now = 0;
@@ -118,7 +118,7 @@ TEST(StepRate, IsNotThatOfOneStandstill) {
   EXPECT_LT(rate.rate()->low, 2);
 }
 
-// A host on which a division of R ranks makes speeds[R] steps per second.
+// A division of R ranks makes speeds[R] steps per second.
 struct Host {
   std::map<int, double> speeds;
   std::vector<int> runs = {};

@@ -3,8 +3,8 @@
 //   lockstep::DeterministicDataParallel ddp(net, world, {.microbatches = 8});
 //   ddp.train_microbatches(step, loss_of_microbatch);  // Instead of loss.backward().
 //
-// The global batch is divided into microbatches, whose gradients are summed in a fixed order
-// (docs/guide/shared-parameters.md). Buffers are not broadcast and may not change. CPU memory only.
+// Sums gradients of microbatches in a fixed order (docs/guide/shared-parameters.md). Buffers are
+// not broadcast and may not change. CPU memory only.
 // Thread safety: none.
 // Errors: as DistributedDataParallel's. Also misuse if the number of ranks does not divide
 // `microbatches`, or ranks do not compute with `threads` intra-op threads. unsupported for sparse
@@ -61,14 +61,14 @@ using Piece [[deprecated("renamed to GlobalMicrobatch")]] = GlobalMicrobatch;
 using PieceLoss [[deprecated("renamed to MicrobatchLoss")]] = MicrobatchLoss;
 
 struct DeterministicOptions {
-  // Number of microbatches of a step's global batch. The bits are the same on every number of ranks
-  // that divides it. More, smaller microbatches take longer.
+  // Microbatches of a step's global batch. The bits are the same on every number of ranks that
+  // divides it. More, smaller microbatches take longer.
   int microbatches = 0;
 
   // Intra-op threads of every rank, set by torch::set_num_threads(). The bits depend on them.
   int threads = 1;
 
-  // Seed of random numbers in train_microbatches(), as for dropout.
+  // For random numbers, as of dropout.
   std::uint64_t seed = 0;
 
   // As DistributedDataParallelOptions'.
@@ -78,7 +78,6 @@ struct DeterministicOptions {
   NonFinite non_finite = NonFinite::fail;
 };
 
-// The part of DeterministicDataParallel that is independent of the module's type.
 class LOCKSTEP_API DeterministicBase : public DataParallelBase {
  public:
   // Collective: the passes of one step. Calls `loss_of` for each of this rank's microbatches, and

@@ -85,13 +85,12 @@ std::string setting(const char* name) {
 
 constexpr std::int64_t global_batch = 24;
 
-// Steps FROM to TO of a training whose state is stored in FOLDER.
 void train(const test::Rank&) {
   auto world = init_process_group();
   const std::int64_t from = std::stoll(setting("FROM"));
   const std::int64_t to = std::stoll(setting("TO"));
   const std::string folder = setting("FOLDER");
-  torch::manual_seed(from == 0 ? 7 : 1234 + world.rank());  // A resumed training does not need it.
+  torch::manual_seed(from == 0 ? 7 : 1234 + world.rank());
   auto net = std::make_shared<Net>();
   torch::optim::Adam adam = adam_of(*net);
   if (from > 0) {
@@ -121,7 +120,6 @@ void train(const test::Rank&) {
 
 const test::Ranks training("deterministic training", train);
 
-// Output of each rank; all must be equal.
 std::string printed(int ranks, int microbatches, int from, int to, const std::string& folder = {}) {
   ::setenv("MICROBATCHES", std::to_string(microbatches).c_str(), 1);
   ::setenv("FROM", std::to_string(from).c_str(), 1);

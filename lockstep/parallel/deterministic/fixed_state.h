@@ -1,4 +1,4 @@
-// State that must not depend on the rank that computes a microbatch: buffers and random numbers.
+// Buffers and random numbers, which must not depend on the rank that computes a microbatch.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,7 +26,6 @@ std::vector<std::uint64_t> fingerprints_of(const torch::nn::Module& module);
 // state.
 class MicrobatchRandom {
  public:
-  // The numbers depend only on these values.
   void begin(std::uint64_t seed, std::int64_t step, int microbatch);
 
  private:

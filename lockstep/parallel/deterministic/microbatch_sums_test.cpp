@@ -22,7 +22,7 @@ NamedTensors parameters() {
           {"e", torch::empty({33}, torch::kBFloat16)}};
 }
 
-// Magnitudes differ so much that any other order of addition changes the result.
+// Any other order of addition changes the result.
 torch::Tensor gradient(int microbatch, const torch::Tensor& parameter) {
   const auto at = torch::arange(parameter.numel(), torch::kDouble) + 1000 * microbatch;
   return (torch::exp(10 * torch::sin(at * 12.9898)) * torch::cos(at * 78.233))
@@ -30,7 +30,7 @@ torch::Tensor gradient(int microbatch, const torch::Tensor& parameter) {
       .to(parameter.scalar_type());
 }
 
-// The definition of the tree: the sum over the microbatches that are `first` modulo `modulus`.
+// The definition of the tree.
 torch::Tensor serial(int microbatches, int first, int modulus, const torch::Tensor& parameter) {
   if (modulus == microbatches) return gradient(first, parameter);
   int factor = 2;
@@ -85,7 +85,7 @@ TEST(MicrobatchSums, AMissingGradientIsZeroAndOneThatIsNotFiniteIsSeen) {
     const auto steps = tree.steps(0);
     EXPECT_TRUE(sums.take(steps[0], 0, torch::full({3}, -0.0)));
     EXPECT_TRUE(sums.take(steps[1], 0, {}));
-    EXPECT_FALSE(torch::signbit(sums.result(0)).any().item<bool>());  // Because -0 + 0 is 0.
+    EXPECT_FALSE(torch::signbit(sums.result(0)).any().item<bool>());
     EXPECT_FALSE(sums.take(steps[0], 0, torch::full({3}, INFINITY)));
     EXPECT_FALSE(sums.take(steps[1], 0, torch::full({3}, NAN)));
   });

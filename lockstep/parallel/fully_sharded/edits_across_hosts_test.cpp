@@ -55,7 +55,6 @@ class EditsAcrossHosts : public testing::Test {
     EXPECT_TRUE(all_succeeded(body.run(layout.ranks(), std::chrono::minutes(3)))) << hosts;
   }
 
-  // Rank 3 is killed in the end.
   static void expect_loss(const Ranks& body) {
     const HostLayout layout{"aabb", "shm+gloo"};
     layout.set();
@@ -65,8 +64,7 @@ class EditsAcrossHosts : public testing::Test {
   }
 };
 
-// The constructor uses weights again after others have taken their slots, and creates some in
-// unusual ways.
+// The constructor uses weights again after others have taken their slots.
 struct Net : torch::nn::Module {
   Net() {
     register_module("embedding", embedding);
@@ -141,7 +139,7 @@ TEST_F(EditsAcrossHosts, InitializeGivesTheBitsOfOrdinaryConstruction) {
   for (const char* const hosts : {"ab", "abba", "aabbcc"}) expect_success(constructed, hosts);
 }
 
-// One slot: each tensor of another unit than the previous one takes it.
+// There is one slot.
 const Ranks filled("edits across hosts: filled", [](const Rank& rank) {
   torch::set_num_threads(1);
   ProcessGroup world = test::join_across_hosts(rank);
@@ -162,7 +160,7 @@ const Ranks filled("edits across hosts: filled", [](const Rank& rank) {
   {
     const torch::NoGradGuard no_grad;
     for (auto [name, tensor] : named_tensors(*plain)) {
-      if (name == "embedding.weight") continue;  // It is `tied` as well.
+      if (name == "embedding.weight") continue;
       torch::Tensor value = tensor;
       fill(name, value);
       if (!value.is_same(tensor)) tensor.copy_(value);
@@ -183,7 +181,6 @@ TEST_F(EditsAcrossHosts, AFunctionMayFillEachTensorByWhateverMeans) {
 
 // --- Memory --------------------------------------------------------------------------------------
 
-// Resident bytes of this process's shared mappings.
 std::size_t shared_bytes() { return test::status_bytes("RssShmem"); }
 
 const Ranks limited("edits across hosts: limited", [](const Rank& rank) {
@@ -193,10 +190,9 @@ const Ranks limited("edits across hosts: limited", [](const Rank& rank) {
   const auto net = on_meta(make_large);
   FullyShardedDataParallel fsdp(net, world);
   fsdp.with_gathered({"layers.0.weight"}, [] {});  // Starts its thread.
-  // Includes the slices, two thirds of the model. A few units exist at once. The rest is what
-  // malloc keeps for each thread, which depends on the scheduling of threads.
+  // The slices, two thirds of the model, a few units, and what malloc keeps for each thread.
   const test::MemoryLimit limit(std::size_t{40} << 20);
-  // The limit excludes memory that ranks share: two slots of 4 MiB.
+  // Two slots of 4 MiB, outside the limit.
   const std::size_t shared = shared_bytes();
   const auto expect_few_slots = [&] {
     EXPECT_LE(shared_bytes(), shared + (std::size_t{16} << 20));
@@ -330,8 +326,7 @@ TEST_F(EditsAcrossHosts, AConstructorThatThrowsMayBeTriedAgain) { expect_success
 
 // --- A lost rank ---------------------------------------------------------------------------------
 
-// Rank 3 gets `signal` during an edit or initialize(), while units are transferred. Rank 0 and rank
-// 3 have no common group for transfers.
+// Rank 3 gets `signal` while units are transferred. It shares no group for transfers with rank 0.
 void lose_rank_3(const Rank& rank, int signal, bool initializes) {
   torch::set_num_threads(1);
   constexpr std::chrono::seconds timeout{12};
@@ -366,7 +361,7 @@ void lose_rank_3(const Rank& rank, int signal, bool initializes) {
     EXPECT_EQ(fault, Fault::peer_lost) << text;
   else
     EXPECT_TRUE(fault == Fault::timeout || fault == Fault::aborted) << text;
-  // Groups of few ranks have their own rank numbers. Rank 0 waits for a rank that waits for rank 3.
+  // Rank 0 waits for a rank that waits for rank 3.
   const std::regex named("\\b(rank 3|pid " + pid + (rank.rank == 0 ? "|rank [12]" : "") + ")\\b");
   EXPECT_TRUE(std::regex_search(text, named)) << text;
   EXPECT_TRUE(fsdp.has_partially_updated_parameters());

@@ -89,7 +89,7 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
  public:
   using DataParallelBase::no_sync;
 
-  // Names of each unit's trained parameters; units in reverse order of registration.
+  // Names of trained parameters; units in reverse order of registration.
   std::vector<std::vector<std::string>> units() const;
   const std::vector<std::string>& unit_patterns() const { return unit_patterns_; }
 
@@ -97,7 +97,7 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
   // Errors: misuse for a name without a parameter, and if `use` has written to a parameter.
   void with_gathered(const std::vector<std::string>& names, const std::function<void()>& use);
 
-  // For all parameters: each host temporarily holds the whole model.
+  // Each host temporarily holds the whole model.
   void with_gathered(const std::function<void()>& use);
 
  protected:

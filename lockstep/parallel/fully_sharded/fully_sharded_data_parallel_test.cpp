@@ -52,7 +52,6 @@ FullyShardedOptions overlapped(bool overlap) {
   return options;
 }
 
-// A separate replica on each rank, and one fully sharded.
 struct Pair {
   explicit Pair(const ProcessGroup& world, const FullyShardedOptions& options = by_block)
       : plain(plain_net, world, {.find_unused_parameters = true}),
@@ -82,7 +81,6 @@ void pass(Pair& pair, int seed, bool synchronized = true, bool uses_all = false)
   loss_of(pair.sharded(tokens(seed), uses_all)).backward();
 }
 
-// Some steps accumulate; in some, only one rank uses all parameters.
 template <class Optimizer, class Options>
 void train_both(Pair& pair, const ProcessGroup& world, const Options& options, int steps) {
   Optimizer plain(parameters_of(*pair.plain_net), options);
@@ -105,7 +103,7 @@ void expect_the_same(const ProcessGroup& world, const Options& options) {
     Pair pair(world, overlapped(overlap));
     EXPECT_EQ(pair.sharded.stats().is_overlapped, overlap);
     train_both<Optimizer>(pair, world, options, 12);
-    // Norms are sums of doubles in another order, which is visible in a parameter of that type.
+    // Norms are sums of doubles in another order.
     pair.compare([](const auto& a, const auto& b) {
       return std::derived_from<Optimizer, LayerwiseOptimizer> && a.scalar_type() == torch::kDouble
                  ? torch::allclose(a, b, 1e-12, 1e-14)
@@ -141,8 +139,6 @@ const Ranks three("fully sharded: three ranks", [](const Rank&) {
 
 TEST(FullySharded, MatchesWithinRoundingOnThreeRanks) { EXPECT_TRUE(all_succeeded(three.run(3))); }
 
-// One optimizer steps the embedding, another one the rest. Ranks count different numbers of
-// samples.
 const Ranks several("fully sharded: several optimizers", [](const Rank& rank) {
   torch::set_num_threads(1);
   ProcessGroup world = init_process_group();
@@ -216,7 +212,6 @@ const Ranks clipped("fully sharded: clipped", [](const Rank&) {
 
 TEST(FullySharded, ClipsTheNormOfAllFragments) { EXPECT_TRUE(all_succeeded(clipped.run(2))); }
 
-// With a power of two, halves of a gradient add up to it exactly.
 const Ranks accumulated("fully sharded: accumulated", [](const Rank&) {
   torch::set_num_threads(1);
   ProcessGroup world = init_process_group();
@@ -242,12 +237,11 @@ const Ranks accumulated("fully sharded: accumulated", [](const Rank&) {
 
 TEST(FullySharded, AddsTheMeansOfSeveralPasses) { EXPECT_TRUE(all_succeeded(accumulated.run(2))); }
 
-// At any time, the arrived gradients of at most two units exist.
+// Gradients of at most two units exist at a time.
 template <class Module>
 void expect_freed(const Rank& rank, const ProcessGroup& world, int passes) {
   auto net = std::make_shared<Module>();
   torch::nn::ModuleListImpl& blocks = *net->blocks;
-  // A unit with a missing gradient is averaged at the end of the pass.
   for (const auto& block : blocks) block->as<Block>()->unused.set_requires_grad(false);
   FullyShardedDataParallel fsdp(net, world, {.units = {"blocks.*"}, .overlap = true});
   FullyShardedOptimizer<SGD> sgd(fsdp, parameters_of(*net), SGDOptions(1e-2));
@@ -257,7 +251,6 @@ void expect_freed(const Rank& rank, const ProcessGroup& world, int passes) {
     for (const torch::Tensor& weight :
          {block->as<Block>()->up->weight, block->as<Block>()->down->weight})
       weight.register_hook([&](const torch::Tensor& gradient) {
-        // Other ranks wait for the slower rank.
         if (rank.rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(20));
         ++all;
         storages.emplace_back(gradient.storage().getWeakStorageImpl());
@@ -284,8 +277,7 @@ void expect_freed(const Rank& rank, const ProcessGroup& world, int passes) {
   EXPECT_NEAR(static_cast<double>(fragments), static_cast<double>(whole) / 2, 200);
 }
 
-// Its first unit in the order of registration is the last one that backward() completes, as the
-// first pass records.
+// backward() completes its first unit last.
 struct BlocksFirst : torch::nn::Module {
   BlocksFirst() {
     for (int i = 0; i < 3; ++i) blocks->push_back(std::make_shared<Block>());
@@ -403,7 +395,6 @@ void make_mistakes(const Rank& rank, const ProcessGroup& world, bool overlap) {
   sgd.step();
   EXPECT_TRUE(torch::equal(weights(), before)) << "no gradient is left";
 
-  // An exception of one rank during backward() reaches the others, and all continue.
   const auto hook =
       net->blocks[1]->as<Block>()->up->weight.register_hook([&](const torch::Tensor&) {
         if (rank.rank == 1) throw std::runtime_error("for a test");

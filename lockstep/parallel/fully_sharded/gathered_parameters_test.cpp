@@ -45,7 +45,6 @@ using torch::optim::SGDOptions;
 
 FullyShardedOptions by_block() { return {.units = {"blocks.*"}, .find_unused_parameters = true}; }
 
-// Compares both nets, while the weights of `sharded` are gathered.
 template <class Compare>
 void compare(const Net& plain, FullyShardedDataParallel<Net>& sharded, Compare compare) {
   sharded.with_gathered([&] {
@@ -61,7 +60,6 @@ bool are_close(const torch::Tensor& a, const torch::Tensor& b) {
   return torch::allclose(a, b, 1e-5, 1e-7);
 }
 
-// Some steps accumulate; in some, only one rank uses all parameters; some evaluate.
 template <class Optimizer = AdamW, class Options = AdamWOptions>
 void train_as_replicas(const ProcessGroup& world, const FullyShardedOptions& options,
                        const Options& hyperparameters = AdamWOptions(1e-3),
@@ -121,7 +119,7 @@ class AcrossHosts : public testing::Test {
   void SetUp() override { LOCKSTEP_NEEDS_ENGINE("gloo"); }
   void TearDown() override { HostLayout::unset(); }
 
-  // Also with as many hosts as ranks, or the same effect: with an engine only.
+  // Also as if each rank were a host: with an engine only.
   static std::vector<test::Exit> run(const Ranks& body, const std::string& hosts) {
     const HostLayout layout{hosts, hosts.size() == 2 ? "gloo" : "shm+gloo"};
     layout.set();
@@ -332,8 +330,7 @@ TEST_F(AcrossHosts, ALostRankIsNamedOnAllHosts) {
         << exit.rank << ": " << exit.output;
 }
 
-// In backward(), where others wait in the gather of the previous unit. Cancelling an engine's call
-// takes up to 3 s.
+// While others wait in a gather. Cancelling an engine's call takes up to 3 s.
 const Ranks stopped("fully sharded with a rank that is stopped", [](const Rank& rank) {
   torch::set_num_threads(1);
   constexpr std::chrono::seconds timeout{15};
@@ -356,12 +353,11 @@ const Ranks stopped("fully sharded with a rank that is stopped", [](const Rank& 
     ADD_FAILURE() << "backward() succeeded";
   } catch (const Error& error) {
     EXPECT_LT(seconds_since(begin), 2.0 * timeout.count()) << error.what();
-    // A group of some ranks has its own rank numbers. Rank 0 has no group with the stopped rank,
-    // but one with rank 1, which waits for it.
+    // Rank 0 waits for rank 1, which waits for the stopped rank.
     const std::regex named("\\b(rank 3|pid " + pid + (rank.rank == 0 ? "|rank 1" : "") + ")\\b");
     EXPECT_TRUE(std::regex_search(error.what(), named)) << error.what();
   }
-  test::wait_until_done(rank, {0, 1, 2});  // The stopped rank exists until all have their Errors.
+  test::wait_until_done(rank, {0, 1, 2});
   if (rank.rank == 0) ::kill(static_cast<pid_t>(std::stoi(pid)), SIGKILL);
 });
 
@@ -389,12 +385,12 @@ const Ranks throwing("fully sharded with a rank that throws", [](const Rank& ran
   EXPECT_NE(text.find("for a test"), text.npos) << text;
 });
 
-// Long before the timeout, because the others wait in the gather of a unit.
+// Long before the timeout.
 TEST_F(AcrossHosts, AnExceptionInBackwardReachesRanksThatGather) {
   EXPECT_TRUE(all_succeeded(run(throwing, "aabb")));
 }
 
-// The program uses the group of the module's ranks too: SyncBatchNorm reduces in it in backward().
+// SyncBatchNorm reduces in the module's group, too.
 const Ranks throwing_beside(
     "fully sharded with a rank that throws beside a reduction", [](const Rank& rank) {
       torch::set_num_threads(1);
@@ -422,7 +418,6 @@ TEST_F(AcrossHosts, AnExceptionInBackwardReachesRanksThatReduceInTheUsersGroup) 
 
 // --- Several copies ------------------------------------------------------------------------------
 
-// A copy for each host, and copies that span hosts.
 const Ranks replicated("replicas of fully sharded modules", [](const Rank& rank) {
   torch::set_num_threads(1);
   ProcessGroup world = test::join_across_hosts(rank);
@@ -470,7 +465,7 @@ TEST(FullySharded, EditsReachAllReplicas) { EXPECT_TRUE(all_succeeded(edited_rep
 
 // --- Masters -------------------------------------------------------------------------------------
 
-// One process: steps the float weights with the mean of the gradients from passes in bfloat16.
+// Steps float weights with the mean of gradients in bfloat16.
 template <class Optimizer>
 struct Reference {
   std::shared_ptr<Net> masters = std::make_shared<Net>();
@@ -525,14 +520,13 @@ void train_with_masters(const ProcessGroup& world) {
   fsdp.with_gathered([&] {
     for (const auto& item : net->named_parameters()) {
       const torch::Tensor expected = masters[item.key()].to(item.value().scalar_type());
-      // Sums of bfloat16 are exact in float. Those of the double have another order.
+      // Sums of bfloat16 are exact in float. The double has another order.
       EXPECT_TRUE(item.key() == "scale" ? torch::allclose(item.value(), expected, 1e-9)
                                         : torch::equal(item.value(), expected))
           << item.key();
       EXPECT_NE(item.value().scalar_type(), torch::kFloat) << item.key();
     }
   });
-  // Unchanged parameters keep their masters.
   fsdp.edit_parameters([&] { net->blocks[0]->as<Block>()->up->bias.fill_(2); });
   const auto state = state_of(fsdp);
   for (const auto& [name, tensor] : state->state_dict().tensors) {

@@ -1,5 +1,3 @@
-// Mixed precision on several ranks, with each kind of replicas, shared weights and shards.
-
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/optim/mixed_precision.h"
 
@@ -51,10 +49,9 @@ constexpr float infinity = std::numeric_limits<float>::infinity();
 
 // --- GradScaler ----------------------------------------------------------------------------------
 
-// In these steps, one element of one rank's gradient is infinite, each time on another rank.
+// One element of one rank's gradient is infinite, each time on another rank.
 bool is_bad(int step) { return step % 4 == 2; }
 
-// Makes the first element of the scale's gradient infinite while `bad`.
 std::shared_ptr<Net> net_with(const bool& bad) {
   const auto net = std::make_shared<Net>();
   net->scale.register_hook([&bad](const torch::Tensor& gradient) {
@@ -69,9 +66,8 @@ std::shared_ptr<Net> net_with(const bool& bad) {
 const DistributedDataParallelOptions replicas{.find_unused_parameters = true,
                                               .non_finite = NonFinite::ignore};
 
-// Some steps accumulate two passes. Optimizer::zero_grad() is not virtual: gradients that step()
-// consumes must be dropped after a skipped step, too. `scaled` is called with each loss, and `step`
-// ends a step.
+// Optimizer::zero_grad() is not virtual: gradients that step() consumes must be dropped after a
+// skipped step, too.
 template <class Ddp, class Scaled, class Step>
 void train(Ddp& ddp, torch::optim::Optimizer& optimizer, bool& bad, const ProcessGroup& world,
            Scaled scaled, Step step) {
@@ -87,8 +83,7 @@ void train(Ddp& ddp, torch::optim::Optimizer& optimizer, bool& bad, const Proces
   }
 }
 
-// The weights of replicas that know the steps to skip in advance. The scale is a power of two, so
-// its bits are those of the scaled training.
+// Replicas that skip these steps. With a scale of a power of two, the bits are equal.
 std::vector<torch::Tensor> expected_weights(const ProcessGroup& world) {
   bool bad = false;
   const auto net = net_with(bad);
@@ -113,7 +108,7 @@ void expect_the_same_steps(Ddp& ddp, Optimizer& optimizer, bool& bad, const Proc
         EXPECT_EQ(scaler.step(optimizer), !is_bad(i)) << "step " << i;
         scaler.update();
       });
-  EXPECT_EQ(scaler.get_scale(), 32);  // Halved three times and doubled twice.
+  EXPECT_EQ(scaler.get_scale(), 32);
   const auto weights = parameters_of(*ddp.module());
   for (std::size_t i = 0; i < weights.size(); ++i)
     EXPECT_TRUE(torch::equal(weights[i], expected[i])) << i;
@@ -161,7 +156,6 @@ TEST(GradScalerOfRanks, AllRanksOmitAStepOfWhichOneHasAnInfinity) {
   for (const int ranks : {1, 2, 4}) EXPECT_TRUE(all_succeeded(scaled.run(ranks))) << ranks;
 }
 
-// Clipping after unscale_() computes the norm of the unscaled gradients.
 const Ranks clipped("mixed precision: clipped", [](const Rank&) {
   ProcessGroup world = init_process_group();
   bool bad = false;
@@ -179,7 +173,7 @@ const Ranks clipped("mixed precision: clipped", [](const Rank&) {
     EXPECT_GT(plain, 0);
     EXPECT_EQ(norm_of(ddp, optimizer, 1024, clip), plain);
   };
-  const torch::optim::SGDOptions still(0);  // The weights do not change.
+  const torch::optim::SGDOptions still(0);
   DistributedDataParallel ddp(net_with(bad), world, replicas);
   ZeroRedundancyOptimizer<SGD> zero(parameters_of(*ddp.module()), world, still);
   both(ddp, zero,
@@ -197,7 +191,6 @@ TEST(GradScalerOfRanks, ClippingComesAfterUnscaling) { EXPECT_TRUE(all_succeeded
 
 // --- What the infinities of all ranks cost -------------------------------------------------------
 
-// The number of the group's last collective.
 std::int64_t collectives_of(const ProcessGroup& group) {
   const std::string record = group.flight_record();
   const std::string key = "\"sequence\":";
@@ -205,7 +198,7 @@ std::int64_t collectives_of(const ProcessGroup& group) {
   return last == record.npos ? 0 : std::atoll(record.c_str() + last + key.size());
 }
 
-// Additional collectives of a step with a scaler. `clip` is called before each step.
+// Additional collectives of a step with a scaler.
 template <class Ddp, class Optimizer, class Clip>
 std::int64_t cost_of_scaler(Ddp& ddp, Optimizer& optimizer, const ProcessGroup& world,
                             const Clip& clip) {
@@ -270,7 +263,6 @@ TEST(GradScalerOfRanks, StepsThatWaitForAllRanksAnywayMakeNoFurtherCollective) {
   EXPECT_TRUE(all_succeeded(counted.run(2)));
 }
 
-// Gradients that are finite on each rank have an infinite sum.
 const Ranks overflowing("mixed precision: the sum overflows", [](const Rank&) {
   ProcessGroup world = init_process_group();
   const auto huge = [](auto& ddp, GradScaler& scaler) {
@@ -309,7 +301,7 @@ TEST(GradScalerOfRanks, ASumThatOverflowsIsFoundOnAllRanks) {
   EXPECT_TRUE(all_succeeded(overflowing.run(2)));
 }
 
-// Every rank then has all means, and SharedOptimizer slices them in step().
+// SharedOptimizer slices the means in step().
 const Ranks in_microbatches("mixed precision: in microbatches", [](const Rank&) {
   ProcessGroup world = init_process_group();
   bool bad = false;
@@ -368,7 +360,6 @@ TEST(GradScalerOfRanks, ErrorsNameTheOptionThatItNeeds) {
 
 // --- Autocast and channels_last ------------------------------------------------------------------
 
-// Small and large weights, and buffers.
 struct Cnn : torch::nn::Module {
   explicit Cnn(bool channels_last = true) {
     register_module("first", first);
@@ -418,7 +409,7 @@ void expect_equal(const torch::nn::Module& a, const torch::nn::Module& b) {
     EXPECT_TRUE(torch::equal(ours[i].value(), theirs[i].value())) << ours[i].key();
 }
 
-// Each rank has the batch of the one process, so the mean is that of its gradients.
+// Each rank has the batch of the one process.
 void train_as_one_process(const ProcessGroup& world, bool channels_last, bool bf16, bool overlap) {
   Cnn alone(channels_last);
   const auto net = std::make_shared<Cnn>(channels_last);
@@ -455,7 +446,7 @@ TEST(AutocastOfRanks, ReplicasKeepLayoutsAndHaveTheBitsOfOneProcess) {
   for (const int ranks : {1, 2, 4}) EXPECT_TRUE(all_succeeded(same_batches.run(ranks))) << ranks;
 }
 
-// Without BatchNorm's statistics, which are those of each rank's images.
+// Without BatchNorm, whose statistics would differ.
 const Ranks parts("mixed precision: parts of a batch", [](const Rank&) {
   torch::set_num_threads(1);
   ProcessGroup world = init_process_group();
@@ -492,7 +483,6 @@ TEST(AutocastOfRanks, TrainsOnPartsOfABatchAsOneProcessOnAllOfIt) {
   for (const int ranks : {2, 3}) EXPECT_TRUE(all_succeeded(parts.run(ranks))) << ranks;
 }
 
-// Writes the hash of the weights after three steps in microbatches to a file.
 const Ranks microbatches("mixed precision: microbatches in bfloat16", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
   const auto net = std::make_shared<Cnn>();
@@ -530,7 +520,6 @@ TEST(AutocastOfRanks, MicrobatchesHaveTheSameBitsOnEveryNumberOfRanks) {
   EXPECT_EQ(digests[2], digests[0]);
 }
 
-// Shared weights, of which each rank steps a part, with casts on each rank.
 void train_as_replicas(const ProcessGroup& world) {
   DistributedDataParallel plain(std::make_shared<Cnn>(), world);
   FullyShardedDataParallel sharded(std::make_shared<Cnn>(), world, {.units = {"first", "second"}});

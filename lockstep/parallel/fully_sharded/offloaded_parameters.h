@@ -1,6 +1,6 @@
-// The parameters of a fully sharded module that computes on a device, which has slots for a few
-// units. Another store keeps weights and optimizer state in the hosts' memory. When an operator
-// uses a parameter, a separate stream copies its unit into a slot.
+// The parameters of a fully sharded module on a device, which has slots for a few units. Another
+// store keeps them in the hosts' memory. When an operator uses a parameter, a separate stream
+// copies its unit into a slot.
 //
 // Thread safety: as GatheredParameters.
 

@@ -42,8 +42,7 @@ using test::Rank;
 using test::Ranks;
 using torch::optim::AdamOptions;
 
-// Tied and frozen weights, buffers, and a construction order that differs from the order of
-// registration.
+// Its construction order differs from that of registration.
 struct Net : torch::nn::Module {
   Net() {
     register_module("embedding", embedding);
@@ -145,7 +144,7 @@ const Ranks filled("on meta: filled", [](const Rank&) {
     const torch::NoGradGuard no_grad;
     torch::manual_seed(5);
     for (auto [name, tensor] : named_tensors(*plain))
-      if (name != "embedding.weight") fill(name, tensor);  // It is `tied` as well.
+      if (name != "embedding.weight") fill(name, tensor);
   }
   const at::Tensor drawn = default_generator_state();
   const auto net = on_meta(make);
@@ -158,7 +157,7 @@ const Ranks filled("on meta: filled", [](const Rank&) {
   });
   EXPECT_EQ(names.size(), world.rank() == 0 ? named_tensors(*net).size() - 1 : 0);
   expect_equal(*net, *plain);
-  EXPECT_TRUE(torch::equal(default_generator_state(), drawn));  // On all ranks: all had rank 0's.
+  EXPECT_TRUE(torch::equal(default_generator_state(), drawn));
   fsdp(tokens(1)).sum().backward();
   destroy_process_group(world);
 });
@@ -260,7 +259,7 @@ const Ranks failing("on meta: failing", [](const Rank& rank) {
   EXPECT_EQ(fault, rank.rank == 0 ? Fault::misuse : Fault::aborted);
   EXPECT_NE(text.find("the function makes another module"), text.npos) << text;
   EXPECT_FALSE(fsdp.is_initialized());
-  fsdp.initialize(make);  // The group and the parameters remain usable.
+  fsdp.initialize(make);
   fsdp(tokens(1)).sum().backward();
   destroy_process_group(world);
 });

@@ -78,7 +78,6 @@ TEST(ResidentUnits, ThatOneOperatorNeedsAreThereTogether) {
   EXPECT_NE(text.find("resident_units"), text.npos) << text;
 }
 
-// For any sequence, a unit is in one slot, a slot has one unit, and required units are resident.
 TEST(ResidentUnits, AreConsistentInAnyOrder) {
   std::mt19937 random(3);
   for (std::size_t slots = 1; slots <= 5; ++slots) {

@@ -80,7 +80,6 @@ class BucketPlan {
 
   bool is_taken(std::size_t index) const { return parameters_[index].is_taken; }
 
-  // Whether the parameter's bucket was not started.
   bool is_open(std::size_t index) const { return parameters_[index].bucket >= next_; }
 
   std::size_t next() const { return next_; }

@@ -33,7 +33,7 @@ namespace lockstep::parallel {
 class BucketedGradients final : public GradientSink {
  public:
   struct Settings {
-    bool overlapped;  // Reduces early, if begin() allows it.
+    bool overlapped;
     bool check_finite;
     bool as_views = false;
 
@@ -61,7 +61,6 @@ class BucketedGradients final : public GradientSink {
   std::chrono::nanoseconds reduce_time() const override { return reduction_.time(); }
 
  private:
-  // All buckets of one type.
   struct Region {
     at::Tensor flat;
     std::string label;

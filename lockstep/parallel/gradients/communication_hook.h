@@ -1,4 +1,4 @@
-// Hooks that replace the all_reduce of gradients, after PyTorch's DDP communication hooks
+// Hooks that replace the all_reduce of gradients, after PyTorch's
 // (torch/distributed/algorithms/ddp_comm_hooks/default_hooks.py).
 //
 //   ddp.register_comm_hook(lockstep::bf16_compress_hook());

@@ -123,13 +123,13 @@ TEST(CommunicationHook, AnExceptionOnOneRankAbortsTheHooksOfOthers) {
             text.npos)
             << text;
       }
-      EXPECT_LT(seconds_since(begin), 10);  // Much less than the timeout of the calls.
+      EXPECT_LT(seconds_since(begin), 10);
       if (world.rank() == 1)
         EXPECT_ANY_THROW(pass(ddp, 1));
       else
         EXPECT_EQ(fault_of([&] { pass(ddp, world.rank()); }), Fault::aborted);
     }
-    world.barrier();  // The caller's own group is unaffected.
+    world.barrier();
   });
 }
 

@@ -53,15 +53,14 @@ struct DistributedDataParallelOptions {
   // PyTorch's bucket_cap_mb_list: MiB of each bucket, in order.
   std::vector<double> bucket_caps_mb = {};
 
-  // Whether a separate thread reduces buckets during backward(). By default true for several ranks
-  // on CUDA devices, on several hosts, or with a core each that intra-op threads do not need.
-  // Without such a core, the thread costs as much time as it saves.
+  // Whether a separate thread reduces buckets during backward(). Default: for several ranks on CUDA
+  // devices, on several hosts, or with an idle core each. Without one, the thread costs as much
+  // time as it saves.
   std::optional<bool> overlap = {};
 
-  // Whether `.grad` is a view of its bucket, which saves a tensor and a copy. Applies to gradients
-  // below 256 KB, and to all with a communication hook or on a CUDA device. The next averaged pass
-  // overwrites the view, and replaces a tensor that the program has assigned. Clone a gradient to
-  // keep it across zero_grad().
+  // Whether `.grad` is a view of its bucket, which saves a tensor and a copy ("Bucket views" in
+  // docs/guide/data-parallel.md). The next averaged pass overwrites it: clone a gradient to keep
+  // it.
   bool gradient_as_bucket_view = false;
 
   // Whether a host's ranks hold all parameters only once. SharedOptimizer
@@ -77,7 +76,6 @@ struct DistributedDataParallelOptions {
   NonFinite non_finite = NonFinite::fail;
 };
 
-// Options of DistributedDataParallel::join(), after PyTorch's Join.
 struct JoinOptions {
   // Whether gradients are divided by the number of all ranks, which gives every sample the same
   // weight, or of active ranks. No effect with GradientMean::over_samples.
@@ -90,7 +88,6 @@ struct JoinOptions {
 // Indices of each bucket's parameters, in bucket order.
 using BucketAssignment = std::vector<std::vector<std::size_t>>;
 
-// A gradient with an infinity or a NaN.
 struct NonFiniteGradient {
   int rank;
   std::string parameter;

@@ -1,5 +1,3 @@
-// Tests of two DistributedDataParallel whose modules share parameters.
-
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/gradients/gradient_hook.h"
 
@@ -60,7 +58,7 @@ struct Heads {
 };
 
 constexpr std::int64_t few = 6;
-// Makes weights so large that their gradient is averaged in place.
+// So large that gradients are averaged in place.
 constexpr std::int64_t many = 12000;
 
 torch::Tensor inputs(int rank, std::int64_t width) {
@@ -69,7 +67,6 @@ torch::Tensor inputs(int rank, std::int64_t width) {
 
 torch::Tensor loss_of(const torch::Tensor& output) { return output.pow(2).sum(); }
 
-// The means over `ranks` of a's and b's gradients for the sum of both losses.
 std::vector<torch::Tensor> means(int ranks, std::int64_t width) {
   const Heads nets(width);
   for (int rank = 0; rank < ranks; ++rank) {
@@ -91,8 +88,7 @@ void expect_means(const Heads& nets, const std::vector<torch::Tensor>& expected)
     }
 }
 
-// Calls `pass` repeatedly on several ranks, with and without overlap. After each call, expects the
-// means of both losses' gradients.
+// Calls `pass` repeatedly on several ranks, with and without overlap.
 void expect_means_after(const std::function<void(Ddp& a, Ddp& b, const torch::Tensor& x)>& pass) {
   for (const int ranks : {1, 2, 3})
     for (const std::int64_t width : {few, many}) {
@@ -156,7 +152,7 @@ TEST(GradientsOfTwoModules, AreMeansOfWhatAccumulatedUnderNoSync) {
   });
 }
 
-// The first pass leaves the encoder's gradient in a's bucket, which fills while b averages it.
+// b averages the encoder's gradient while a's bucket fills.
 TEST(GradientsOfTwoModules, AccumulateWhenTheOtherAveragesTheNextPass) {
   expect_means_after([](Ddp& a, Ddp& b, const torch::Tensor& x) {
     loss_of(a(x)).backward();

@@ -104,8 +104,7 @@ void GradientIntake::note(std::size_t index, Taken taken) {
     report_.non_finite = number;
 }
 
-// Completes the next bucket. A missing gradient is the accumulated one, or
-// zero.
+// A missing gradient is the accumulated one, or zero.
 void GradientIntake::finish_bucket() {
   const Stopwatch watch(copy_time_);
   const at::NoGradGuard no_grad;

@@ -36,7 +36,6 @@ void* take_armed(std::size_t bytes) {
   return nullptr;
 }
 
-// Blocks of pools by address.
 class TakenRooms {
  public:
   void add(void* room, std::shared_ptr<GradientPool> pool, std::size_t bytes) {

@@ -98,8 +98,8 @@ class GradientPool : public std::enable_shared_from_this<GradientPool> {
   static std::shared_ptr<GradientPool> make(const std::vector<std::size_t>& sizes,
                                             const ProcessGroup& group);
 
-  // Arms `pool`, unless null, on this thread, until destroyed there. Several may be armed: two
-  // passes of one backward() may end in any order.
+  // Arms `pool`, unless null, on this thread. Only a destructor on this thread disarms it. Several
+  // may be armed: two passes of one backward() may end in any order.
   class Arming {
    public:
     explicit Arming(const std::shared_ptr<GradientPool>& pool);

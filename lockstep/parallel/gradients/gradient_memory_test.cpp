@@ -17,7 +17,7 @@
 namespace lockstep::parallel::gradient_memory_test {
 namespace {
 
-constexpr std::int64_t rows = 300;  // Rows of 1024 floats, too large to be copied.
+constexpr std::int64_t rows = 300;  // Too large to be copied.
 constexpr std::size_t room = rows * 1024 * sizeof(float);
 
 torch::Tensor large() { return torch::ones({rows, 1024}); }
@@ -35,7 +35,7 @@ TEST(GradientPool, ProvidesMemoryForTensorsOfMatchingSizeWhileArmed) {
     EXPECT_EQ(
         std::abs(static_cast<std::byte*>(second.data_ptr()) - static_cast<const std::byte*>(place)),
         room);
-    EXPECT_EQ(pool.use_count(), 4);  // The test's, the thread's, and those of two tensors.
+    EXPECT_EQ(pool.use_count(), 4);
     first.reset();
     EXPECT_EQ(large().data_ptr(), place);
     arming.reset();
@@ -77,7 +77,7 @@ TEST(GradientPool, FreesRawMemoryByAddressRegardlessOfItsSource) {
     arming.reset();
     allocator->raw_deallocate(second);
     allocator->raw_deallocate(first);
-    EXPECT_EQ(pool->take(room), first);  // It was the pool's, and is free again.
+    EXPECT_EQ(pool->take(room), first);
     pool->give_back(first, room);
   });
 }
@@ -92,7 +92,6 @@ TEST(GradientPool, ItsTensorsOutliveItAndTheGroupAndAreFreedOnAnyThread) {
   std::thread([&] { kept[0].reset(); }).join();
 }
 
-// Three gradients large enough to be averaged in place.
 TEST(GradientPool, LargeGradientsAreAveragedWhereverTheyLie) {
   for (const int ranks : {2, 3})
     for (const bool overlap : {false, true})
@@ -100,7 +99,7 @@ TEST(GradientPool, LargeGradientsAreAveragedWhereverTheyLie) {
         torch::nn::Linear net(1024, rows);
         DistributedDataParallel ddp(net, world, {.overlap = overlap});
         const torch::Tensor ones = torch::ones({2, 1024});
-        torch::Tensor held;  // Takes the memory for the next gradient.
+        torch::Tensor held;
         for (int step = 0; step < 6; ++step) {
           const double expected = 2.0 * (ranks - 1) / 2 + 2 * step;
           if (step != 4) net->zero_grad(/*set_to_none=*/step % 2 == 0);

@@ -23,7 +23,6 @@
 
 namespace lockstep::parallel {
 
-// The state of a gradient when it was taken.
 enum class Taken : std::uint8_t {
   fine,  // Or not checked.
   non_finite,

@@ -62,7 +62,6 @@ class RecordedCalls final : public GradientSink {
   Calls& calls_;
 };
 
-// A reducer of two weights, in a bucket each.
 struct Rig {
   explicit Rig(const ProcessGroup& group, DistributedDataParallelOptions options = {})
       : reducer({{"a", a}, {"b", b}}, std::make_unique<RecordedCalls>(calls),

@@ -49,7 +49,6 @@ void expect_equal(const torch::nn::Linear& a, const torch::nn::Linear& b) {
 
 // --- Means over samples -------------------------------------------------------------------------
 
-// The number of samples of rank r in pass `pass`; may be zero.
 std::int64_t samples_of(int pass, int rank) { return (pass * 7 + rank * 5) % 6; }
 
 TEST(GradientMean, OverSamplesEqualsOneProcessOnTheirUnionAlsoWhenAccumulating) {
@@ -186,7 +185,7 @@ TEST(Join, AWindowThatIsNotCompleteIsForgotten) {
     net->zero_grad();
     ddp(inputs(0, 4)).sum().backward();
     const torch::Tensor all = all_gather(net->parameters()[3].grad(), world);
-    EXPECT_TRUE(torch::allclose(all, torch::ones_like(all)));  // The sum of 4 samples, over 4.
+    EXPECT_TRUE(torch::allclose(all, torch::ones_like(all)));
   });
 }
 
@@ -225,7 +224,7 @@ TEST(Join, MayThrowOnAllRanksWhenOneIsDone) {
     };
     EXPECT_EQ(fault_of([&] { ddp.join(train, {.throw_on_early_termination = true}); }),
               Fault::aborted);
-    loss_of(ddp(inputs(0, 2))).backward();  // All of them stopped in the same step.
+    loss_of(ddp(inputs(0, 2))).backward();
   });
 }
 

@@ -20,7 +20,6 @@ namespace {
 namespace kineto = torch::autograd::profiler;
 namespace settings = torch::profiler::impl;
 
-// The threads' folders in /proc.
 std::set<std::string> threads() {
   std::set<std::string> folders;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task"))

@@ -17,7 +17,6 @@ namespace {
 
 static_assert(std::is_nothrow_destructible_v<OperatorRecord>);
 
-// Kineto's thread must have started when a process exits.
 TEST(OperatorRecord, LetsAProcessExitAtOnce) {
   for (int process = 0; process < 20; ++process) {
     EXPECT_EXIT(

@@ -28,14 +28,12 @@ using Options = DistributedDataParallelOptions;
 using Zero = ZeroRedundancyOptimizer<torch::optim::Adam>;
 using torch::optim::AdamOptions;
 
-// One weight is too large for the buckets' own memory in other sinks.
 struct Net : torch::nn::Module {
   Net() {
     for (const auto& [in, out] : {std::pair{20, 300}, {300, 300}, {300, 7}})
       layers.push_back(
           register_module("layer" + std::to_string(layers.size()), torch::nn::Linear(in, out)));
   }
-  // `layer` 1 may be left out.
   torch::Tensor forward(torch::Tensor x, bool all = true) {
     x = layers[0]->forward(x).tanh();
     if (all) x = layers[1]->forward(x).tanh();
@@ -50,7 +48,6 @@ torch::Tensor input(int rank, int step) {
   return torch::randn({8, 20}, generator);
 }
 
-// A rank with its own replica and optimizer; stage 2 unless `stage` is 1.
 struct Training {
   Training(ProcessGroup& world, int stage, const Options& options = {})
       : ddp(net, world, options), zero(net->parameters(), world, AdamOptions(1e-2)) {
@@ -67,7 +64,7 @@ struct Training {
 std::vector<at::Tensor> trained(ProcessGroup& world, int stage, const Options& options) {
   Training training(world, stage, options);
   {
-    const at::NoGradGuard no_grad;  // Threads do not draw the same random numbers.
+    const at::NoGradGuard no_grad;
     int i = 0;
     for (const at::Tensor& weight : training.net->parameters())
       weight.copy_(torch::arange(weight.numel()).view(weight.sizes()).sin().mul(0.1 + 0.01 * i++));
@@ -150,7 +147,7 @@ TEST(OwnedGradients, AMeanThatIsStillThereIsMisuseOnAllRanks) {
     std::string text;
     EXPECT_EQ(fault_of([&] { training.pass(input(world.rank(), 1)); }, &text), Fault::misuse);
     EXPECT_NE(text.find("zero_grad()"), std::string::npos) << text;
-    training.pass(input(world.rank(), 2));  // All gradients are undefined now.
+    training.pass(input(world.rank(), 2));
     training.zero.step();
   });
 }

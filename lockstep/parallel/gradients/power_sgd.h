@@ -30,18 +30,18 @@ namespace lockstep {
 
 // Names are PyTorch's; `start_step` is its start_powerSGD_iter.
 struct PowerSGDOptions {
-  // At least 1. A higher rank costs bytes and time, and reduces errors: try 1, 2, 4.
+  // At least 1. A higher rank costs bytes and time, and reduces errors.
   std::int64_t matrix_approximation_rank = 1;
 
-  // Earlier passes do not compress, because early gradients tolerate no error. Try a tenth of the
-  // training. At least 2 with error feedback or warm start, when buckets are final.
+  // Earlier passes do not compress (docs/guide/slow-networks.md). At least 2 with error feedback or
+  // warm start, when buckets are final.
   std::int64_t start_step = 1000;
 
   // A gradient is compressed if this divides its size by more than `min_compression_rate`.
   double min_compression_rate = 2;
 
-  // Whether each rank adds its last approximation's error to its next gradient. Training without
-  // error feedback rarely reaches the same accuracy.
+  // Whether each rank adds its last approximation's error to its next gradient. Without it,
+  // accuracy suffers.
   bool use_error_feedback = true;
 
   // Whether Q starts from the last step's Q, which approximates better than random numbers.
@@ -83,7 +83,7 @@ class LOCKSTEP_API PowerSGD : public Stateful {
   // For one DistributedDataParallel. Lifetime: the hook may outlive this object.
   CommunicationHook hook() const;
 
-  // Elements of all gradients, divided by the elements sent. 1 before compression starts.
+  // Elements of gradients per element sent. 1 before compression starts.
   double compression_rate() const;
 
   StateDict state_dict() override;

@@ -34,8 +34,7 @@ using test::fault_of;
 using test::SavedState;
 using Ddp = DistributedDataParallel<torch::nn::SequentialImpl>;
 
-// Has fixed weights, because threads share the generator: one of channels_last, small and large
-// ones.
+// Fixed weights: threads share the generator.
 std::shared_ptr<torch::nn::SequentialImpl> net() {
   torch::nn::Conv2d conv(torch::nn::Conv2dOptions(3, 8, 3));
   conv->weight.set_data(conv->weight.contiguous(at::MemoryFormat::ChannelsLast));
@@ -60,12 +59,12 @@ void pass(Ddp& ddp, int rank, int step = 0) {
   ddp(inputs(rank, step)).pow(2).mean().backward();
 }
 
-// Compresses everything that becomes shorter, from the third pass on.
+// Compresses from the third pass on.
 PowerSGDOptions of_rank(std::int64_t rank) {
   return {.matrix_approximation_rank = rank, .start_step = 2, .min_compression_rate = 1};
 }
 
-// Compresses everything but vectors, with the highest rank.
+// Compresses all but vectors.
 PowerSGDOptions of_full_rank() {
   return {.matrix_approximation_rank = 1000, .start_step = 2, .min_compression_rate = 0.1};
 }
@@ -79,7 +78,6 @@ void for_both(
     });
 }
 
-// Relative to the largest element of a gradient of `a`.
 double largest_difference(const Ddp& a, const Ddp& b) {
   double largest = 0;
   for (std::size_t i = 0; i < a.module()->parameters().size(); ++i) {
@@ -107,7 +105,6 @@ TEST(Orthogonalize, MakesRowsOrthonormalByBothMethods) {
     orthogonalize(matrices, 0);
     const auto ones = torch::eye(rank).expand({3, rank, rank});
     EXPECT_TRUE(torch::allclose(matrices.bmm(matrices.transpose(1, 2)), ones, 1e-5, 1e-5)) << rank;
-    // They span the same space.
     const auto projected = before.bmm(matrices.transpose(1, 2)).bmm(matrices);
     EXPECT_TRUE(torch::allclose(projected, before, 1e-4, 1e-4)) << rank;
   }
@@ -156,7 +153,6 @@ TEST(PowerSGD, GivesAllRanksTheSameBitsAndIsTheMeanBeforeItsStart) {
   });
 }
 
-// The same gradients repeat: errors that are fed back compensate each other.
 TEST(PowerSGD, MakesUpForItsErrorsByErrorFeedback) {
   for (const bool use_error_feedback : {false, true})
     run_in_process(2, [&](ProcessGroup& world) {
@@ -206,7 +202,6 @@ TEST(PowerSGD, ForgetsAPassWithANaN) {
 
 // --- One gradient -------------------------------------------------------------------------------
 
-// The result of `power` for this gradient of each rank.
 torch::Tensor averaged(const PowerSGD& power, const torch::Tensor& gradient,
                        const ProcessGroup& world) {
   const torch::Tensor buffer = gradient.flatten().clone();
@@ -220,7 +215,6 @@ torch::Tensor averaged(const PowerSGD& power, const torch::Tensor& gradient,
   return bucket.buffer.view(gradient.sizes());
 }
 
-// [16, 12], of this rank.
 torch::Tensor gradient_of_rank(std::int64_t rank, at::ScalarType type) {
   const auto wave = [](std::int64_t count, double speed) {
     return torch::arange(count, torch::kDouble).mul(speed).add(1).sin();
@@ -240,8 +234,7 @@ bool is_close(const torch::Tensor& a, const torch::Tensor& b) {
 
 const auto types = {at::kFloat, at::kHalf, at::kBFloat16};
 
-// A head that no rank uses in the first compressed pass, and a gradient that temporarily lacks a
-// direction.
+// One head is unused in the first compressed pass.
 TEST(PowerSGD, SeesAGradientAgainThatWasZeroOrOfALowerRank) {
   run_in_process(2, [](ProcessGroup& world) {
     for (const at::ScalarType type : types)
@@ -252,7 +245,7 @@ TEST(PowerSGD, SeesAGradientAgainThatWasZeroOrOfALowerRank) {
           for (int step = 0; step < 4; ++step) averaged(power, low, world);
           const auto gradient = gradient_of_rank(rank, type);
           torch::Tensor sum = torch::zeros_like(gradient, at::kDouble);
-          constexpr int steps = 8;  // Enough to compensate the errors of the first.
+          constexpr int steps = 8;
           for (int step = 0; step < steps; ++step) sum += averaged(power, gradient, world);
           EXPECT_TRUE(is_close(averaged(power, gradient, world), gradient)) << type << rank;
           EXPECT_TRUE(is_close((sum / steps).to(type), gradient)) << type << rank << lower;
@@ -278,7 +271,7 @@ TEST(PowerSGD, ForgetsAPassWithANumberThatIsNotFinite) {
   });
 }
 
-// A GradScaler must detect it. Every element is finite, but sums of them are not.
+// Elements are finite, sums are not.
 TEST(PowerSGD, IsNotFiniteAfterAnOverflow) {
   run_in_process(2, [](ProcessGroup& world) {
     for (const std::int64_t rank : {1, 2, 5}) {
@@ -341,7 +334,6 @@ double largest_difference(const Training& a, const Training& b) {
   return largest;
 }
 
-// The new buckets differ, first in their order and always in their size.
 TEST(PowerSGD, ContinuesFromItsState) {
   run_in_process(2, [saved = std::make_shared<SavedState>()](ProcessGroup& world) {
     Training one(world);

@@ -31,7 +31,7 @@ namespace {
 using test::fault_of;
 using Options = DistributedDataParallelOptions;
 
-// Weights to choose from: forward() uses those with the given indices.
+// forward() uses the weights of the given indices.
 struct Choice : torch::nn::Module {
   Choice() {
     for (int i = 0; i < 4; ++i)
@@ -55,7 +55,6 @@ double gradient(const Choice& net, std::size_t i) {
   return all[0].item<double>();
 }
 
-// Runs `body` on threads as ranks, with and without overlap.
 void for_ranks(int ranks, Options options,
                const std::function<void(ProcessGroup&, const Options&)>& body) {
   for (const bool overlap : {false, true}) {
@@ -131,7 +130,7 @@ TEST(Reducer, AMissingGradientOnOneRankIsNamedOnAll) {
     EXPECT_EQ(fault_of([&] { ddp(chosen).backward(); }, &text), Fault::misuse);
     EXPECT_NE(text.find("on rank 1 backward() gave no gradient to w1, w2:"), text.npos) << text;
     net->zero_grad();
-    ddp(std::vector<int>{0, 1, 2, 3}).backward();  // The group and the next pass are unaffected.
+    ddp(std::vector<int>{0, 1, 2, 3}).backward();
     EXPECT_DOUBLE_EQ(gradient(*net, 2), 3);
   });
 }
@@ -158,7 +157,7 @@ TEST(Reducer, AStaticGraphMayLeaveTheSameParametersOutOfEveryPass) {
             });
 }
 
-// Recomputes its input in backward(), by a nested backward(), like checkpointing.
+// A nested backward(), like checkpointing.
 struct Recomputed : torch::autograd::Function<Recomputed> {
   using Part = std::function<torch::Tensor(const torch::Tensor&)>;
 
@@ -191,7 +190,7 @@ struct Checkpointed : torch::nn::Module {
       weights.copy_(torch::arange(weights.numel()).view(weights.sizes()).sin());
   }
   torch::Tensor forward(torch::Tensor x, bool recompute, int times = 2) {
-    x = head(x.new_ones({1, 5})) * x;  // So that gradients arrive from both ends.
+    x = head(x.new_ones({1, 5})) * x;
     for (int i = 0; i < times; ++i) x = recompute ? Recomputed::apply(x, part) : part(x);
     return head(x).sum();
   }
@@ -259,7 +258,7 @@ TEST(Reducer, BucketsAreRebuiltInTheOrderOfRankZerosGradients) {
       if (step != 1) net->zero_grad();
       ddp(order, 1 + world.rank()).backward();
       EXPECT_DOUBLE_EQ(gradient(*net, 3), step == 1 ? 12 : 6);
-      net->weights[3].mutable_grad().mul_(1);  // Each rank may change its own.
+      net->weights[3].mutable_grad().mul_(1);
     }
     EXPECT_EQ(ddp.stats().buckets, (BucketAssignment{{2, 0}, {3, 1}}));
   });
@@ -329,7 +328,6 @@ TEST(Reducer, AGradientThatIsNotFiniteMayBeSkippedByAllRanksOrSpread) {
   set_log_sink({});
 }
 
-// No layer shows that its gradient is sparse.
 struct Lookup : torch::nn::Module {
   at::Tensor weight{register_parameter("weight", torch::ones({10, 3}))};
 
@@ -363,8 +361,7 @@ TEST(Reducer, ALayerThatIsRecomputedOnceNeedsNoStaticGraph) {
   });
 }
 
-// Activations to which parameters are added through views. The parameters' gradients share memory
-// with gradients that backward() has not read yet.
+// The parameters' gradients share memory with gradients that backward() has not read yet.
 struct Added : torch::nn::Module {
   Added() {
     for (int i = 0; i < 3; ++i) {
@@ -444,7 +441,6 @@ TEST(Reducer, AFrozenDiscriminatorLetsGradientsThroughToItsGenerator) {
   });
 }
 
-// An exception ends a pass on one rank, the first time.
 void throw_in_a_hook(Choice& net) {
   const auto armed = std::make_shared<bool>(true);
   net.weights[1].register_hook([armed](const torch::Tensor& gradient) {
@@ -453,7 +449,7 @@ void throw_in_a_hook(Choice& net) {
   });
 }
 
-// Rank 1's next pass throws its own exception, that of all others an Error that quotes it.
+// Rank 1 throws its own exception, others an Error that quotes it.
 template <class Pass>
 void expect_dropped_by_all(const ProcessGroup& world, Pass pass) {
   const auto begin = Clock::now();
@@ -485,7 +481,6 @@ TEST(Reducer, AnExceptionOnOneRankEndsThePassOfAllAtOnceWhoThenGoOn) {
     });
 }
 
-// An operation of the program that cannot be differentiated.
 struct Refusing : torch::autograd::Function<Refusing> {
   static torch::Tensor forward(torch::autograd::AutogradContext*, const torch::Tensor& x) {
     return x * 1;
@@ -517,7 +512,7 @@ TEST(Reducer, AnExceptionBeforeTheFirstGradientCountsLikeAnyOther) {
 
 // A `.grad` of another shape is refused after all gradients arrived.
 TEST(Reducer, AnExceptionAfterTheLastGradientReachesTheOthersToo) {
-  std::barrier both(2);  // Rank 1 aborts the group, which rank 0's first pass must not see.
+  std::barrier both(2);  // Rank 0's first pass must not see that rank 1 aborts the group.
   const auto train = [&](ProcessGroup& world, bool overlap) {
     auto net = std::make_shared<Choice>();
     DistributedDataParallel ddp(net, world, {.find_unused_parameters = true, .overlap = overlap});
@@ -534,7 +529,6 @@ TEST(Reducer, AnExceptionAfterTheLastGradientReachesTheOthersToo) {
     }
   };
   run_in_process(2, [&](ProcessGroup& world) { train(world, true); });
-  // Without overlap, the caller's own group was aborted.
   EXPECT_EQ(fault_of([&] { run_in_process(2, [&](ProcessGroup& world) { train(world, false); }); }),
             Fault::aborted);
 }

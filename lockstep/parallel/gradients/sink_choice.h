@@ -16,9 +16,8 @@
 
 namespace lockstep::parallel {
 
-// Collective: whether a thread reduces gradients during backward(). By default true for several
-// ranks on another device than the CPU, on several hosts, or with enough cores. A rank needs one
-// per intra-op thread, and one more.
+// Collective: DistributedDataParallelOptions::overlap or its default. A rank needs a core per
+// intra-op thread, and one more.
 bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group,
                       c10::Device device);
 

@@ -51,7 +51,6 @@ struct Net : torch::nn::Module {
       weights.copy_(torch::arange(weights.numel()).view(weights.sizes()).sin());
   }
 
-  // Uses the embedding only if `tokens` is defined.
   torch::Tensor forward(const torch::Tensor& tokens) {
     return out(tokens.defined() ? embedding(tokens).sum(0) : torch::ones({4}, torch::kDouble));
   }
@@ -62,7 +61,6 @@ struct Net : torch::nn::Module {
   torch::nn::Linear out;
 };
 
-// Has repeated words, and different ones on each rank.
 torch::Tensor tokens_of(int step, int rank) {
   return (torch::arange(6) * (rank + 2) + step * step).remainder(words);
 }
@@ -74,7 +72,6 @@ void expect_equal(const Net& a, const Net& b) {
     EXPECT_LE((a.parameters()[i] - b.parameters()[i]).abs().max().item<double>(), 1e-12);
 }
 
-// Two trainings of one model, with sparse gradients and with dense ones.
 struct Twins {
   Twins(const ProcessGroup& world, const Options& options)
       : sparse_ddp(sparse, world, options), dense_ddp(dense, world, options) {}
@@ -138,7 +135,7 @@ TEST(SparseGradients, RanksMayHaveNone) {
     for (const auto& net : {twins.sparse, twins.dense}) net->zero_grad();
     twins.backward(none);  // On all ranks.
     EXPECT_EQ(twins.sparse->gradient()._nnz(), 0);
-    twins.backward(unused);  // On all ranks: it keeps its gradient.
+    twins.backward(unused);
     EXPECT_EQ(twins.sparse->gradient()._nnz(), 0);
   });
 }
@@ -196,7 +193,6 @@ TEST(SparseGradients, NonFiniteOnesFailOrAreSkippedOnAllRanks) {
     run_in_process(2, [&](ProcessGroup& world) {
       const auto net = std::make_shared<Net>(true);
       DistributedDataParallel ddp(net, world, {.non_finite = reaction});
-      // Only the gradient of the embedding is infinite.
       auto out = ddp(tokens_of(0, world.rank()));
       if (world.rank() == 1)
         net->embedding->weight.register_hook([](const torch::Tensor& gradient) {
@@ -273,7 +269,6 @@ TEST(SparseGradients, StateOfTheirOptimizersIsSavedAndLoaded) {
   });
 }
 
-// A parameter that is used as an embedding, as only its module's forward() shows.
 struct Functional : torch::nn::Module {
   explicit Functional(bool also_dense) : also_dense_(also_dense) {
     weight = register_parameter("weight", torch::ones({words, 2}));

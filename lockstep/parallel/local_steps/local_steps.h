@@ -118,8 +118,8 @@ class LOCKSTEP_API LocalSteps : public Stateful {
 // --- Post-local SGD ------------------------------------------------------------------------------
 
 struct LocalSGDOptions {
-  // Steps between two means of the parameters. With SGD, a period of 1 gives the result of averaged
-  // gradients, up to rounding.
+  // Steps between two means of the parameters. With SGD, 1 equals averaged gradients, up to
+  // rounding.
   std::int64_t period = 4;
 
   // Steps in which hook(), which must be registered, averages gradients over all ranks. Early
@@ -132,8 +132,8 @@ struct LocalSGDOptions {
 };
 
 // Post-local SGD (Lin et al., arXiv 1808.07217), as PyTorch's PeriodicModelAverager with
-// post_localSGD_hook. Parameters are averaged over all ranks after the first step that follows the
-// warm-up, then every `period` steps.
+// post_localSGD_hook. Averages parameters after the first step that follows the warm-up, then every
+// `period` steps.
 //
 // After the warm-up, a pass with hook() still exchanges a few bytes among all ranks, and broadcasts
 // buffers unless broadcast_buffers is false. Passes under ddp.no_sync(local.is_local()) avoid both.
@@ -164,12 +164,12 @@ class LOCKSTEP_API LocalSGD final : public LocalSteps {
 // --- DiLoCo --------------------------------------------------------------------------------------
 
 struct DiLoCoOptions {
-  // Inner steps between two synchronisations of a parameter. More let replicas drift further apart.
-  // The paper uses 50 to 500.
+  // Inner steps between two synchronisations of a parameter; the paper uses 50 to 500. More let
+  // replicas drift further apart.
   std::int64_t sync_every = 100;
 
-  // Parts of the model, synchronised one after the other, evenly spread over `sync_every` steps;
-  // divides `sync_every`. More parts shorten pauses and send the same bytes.
+  // Parts of the model, synchronised alternately; divides `sync_every`. More parts shorten pauses
+  // and send the same bytes.
   std::int64_t fragments = 1;
 
   // The outer optimizer is SGD.

@@ -35,8 +35,8 @@ using torch::nn::SequentialImpl;
 using torch::optim::AdamWOptions;
 using torch::optim::SGDOptions;
 
-// Weights depend on `seed`, because threads share the generator. The first layer has no bias,
-// because its gradient would consist only of rounding errors.
+// Threads share the generator. The first layer has no bias, whose gradient would be rounding
+// errors.
 std::shared_ptr<SequentialImpl> net(int seed = 0) {
   auto made = std::make_shared<SequentialImpl>(
       torch::nn::Linear(torch::nn::LinearOptions(6, 8).bias(false)), torch::nn::BatchNorm1d(8),
@@ -70,7 +70,6 @@ void expect_close(const SequentialImpl& a, const SequentialImpl& b) {
     EXPECT_TRUE(torch::allclose(a.parameters()[i], b.parameters()[i], 1e-5, 1e-6)) << i;
 }
 
-// One rank's training, with `Steps`.
 template <class Steps, class Options>
 struct Training {
   Training(const ProcessGroup& world, const Options& options, int seed = 0)
@@ -169,7 +168,7 @@ TEST(LocalSGD, HasTheRanksThatShareMemoryAsSubgroup) {
 
 // --- DiLoCo --------------------------------------------------------------------------------------
 
-// The same training in one process: a model per rank, and LibTorch's SGD as outer optimizer.
+// In one process, with LibTorch's SGD as outer optimizer.
 class SerialDiLoCo {
  public:
   SerialDiLoCo(int ranks, const DiLoCoOptions& options)
@@ -183,7 +182,6 @@ class SerialDiLoCo {
     }
   }
 
-  // Then synchronises parameters [begin, end).
   void step(std::int64_t step, std::size_t begin, std::size_t end) {
     for (std::size_t rank = 0; rank < models_.size(); ++rank) {
       compute_gradients(*models_[rank], static_cast<int>(rank), step);
@@ -329,7 +327,6 @@ TEST(DiLoCo, SynchronizesBuffersWithItsLastFragment) {
 
 // --- State --------------------------------------------------------------------------------------
 
-// Within a round, where ranks have different weights, and after a synchronisation.
 template <class Training, class Options>
 void expect_resumed(const Options& options, std::int64_t steps) {
   SavedState saved;
@@ -358,7 +355,6 @@ TEST(LocalSteps, ContinueFromTheirState) {
   expect_resumed<DiLoCoTraining>(DiLoCoOptions{.sync_every = 3}, 6);
 }
 
-// Any ranks that step together remain equal.
 TEST(LocalSteps, ContinueOnAnotherNumberOfRanksFromASynchronization) {
   SavedState saved;
   std::string weights;
@@ -483,7 +479,6 @@ TEST(LocalSteps, RefuseParametersAndOptimizersThatRanksShare) {
   });
 }
 
-// The others keep their weights.
 TEST(LocalSteps, NameARankThatIsLostInASynchronization) {
   for (const bool is_diloco : {false, true})
     EXPECT_THROW(run_in_process(3,
@@ -508,7 +503,6 @@ TEST(LocalSteps, NameARankThatIsLostInASynchronization) {
                  std::runtime_error);
 }
 
-// The means of all parameters have arrived; the buffers will not.
 TEST(LocalSteps, StayAsTheyWereWhenARankIsLostBeforeTheBuffers) {
   EXPECT_THROW(run_in_process(3,
                               [](ProcessGroup& world) {

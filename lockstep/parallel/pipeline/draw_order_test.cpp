@@ -77,7 +77,7 @@ TEST(DrawText, NothingIsDrawnOfNothing) {
   EXPECT_EQ(count_of(draw_svg({}), "<svg "), 1U);
 }
 
-// Whether each element ends, and within the element in which it starts.
+// Whether elements are nested.
 bool is_well_formed(const std::string& text) {
   std::vector<std::string> open;
   for (auto at = text.find('<'); at != text.npos; at = text.find('<', at + 1)) {

@@ -87,10 +87,10 @@ Layer layer_of(const torch::nn::ModuleHolder<Module>& holder) {
 class LOCKSTEP_API LayerList {
  public:
   // A layer is a module with one forward(), which takes the result of the layer before. Values are
-  // tensors, or tuples, pairs, vectors, arrays, maps and optionals of tensors, numbers and texts. A
-  // forward() with several parameters takes a tuple; a template, as torch::nn::Sequential's, takes
-  // a tensor. `make` returns a std::shared_ptr, a holder of TORCH_MODULE, or the result of another
-  // list's make().
+  // tensors, numbers and texts, and tuples, pairs, vectors, arrays, maps and optionals of values.
+  // A forward() with several parameters takes a tuple; a template, as torch::nn::Sequential's,
+  // takes a tensor. `make` returns a std::shared_ptr, a holder of TORCH_MODULE, or the result of
+  // another list's make().
   template <class Make>
   void add(std::string name, Make make) {
     add_layer(std::move(name), [make = std::move(make)]() mutable {
@@ -99,13 +99,13 @@ class LOCKSTEP_API LayerList {
     });
   }
 
-  // Makes `parameter` the same weight as `same_as`, of any layer. Gradients are added. The weight
-  // is saved, clipped and counted once, as `same_as`.
+  // Makes `parameter` the same weight as `same_as`, of any layer. Gradients are added.
+  // Checkpoints and gradient norms include the weight once, as `same_as`.
   // Errors: misuse for a repeated tie and, in Pipeline's constructor, for unknown parameters, and
   // different shapes, types, cuts or requires_grad().
   void tie(std::string parameter, std::string same_as);
 
-  // Cuts layers as parallelize_module(). May be called several times.
+  // As parallelize_module(). May be called several times.
   void parallelize(const ProcessGroup& group, ParallelPlan plan,
                    const ParallelizeOptions& options = {});
 

@@ -40,7 +40,6 @@
 
 namespace lockstep {
 
-// A part of a step's batch.
 struct Microbatch {
   int index = 0;
   int count = 1;
@@ -57,17 +56,18 @@ struct PipelineOptions {
   // Replaces these three options: read_pipeline_order(file).
   std::optional<PipelineOrder> order = {};
 
-  // First layers of all stages but the first. Default: the costliest stage is as cheap as possible.
+  // First layers of all stages but the first. Default: by `costs`.
   std::vector<int> cut = {};
 
-  // Without `cut`: costs of layers, in any unit, such as from measure_layers() (plan.h). If ranks
-  // differ, the largest counts. Default: the number of elements of a layer's parameters.
+  // Costs of layers, in any unit, such as from measure_layers() (plan.h): the costliest stage
+  // becomes as cheap as possible. If ranks differ, the largest counts. Default: the elements of a
+  // layer's parameters.
   std::vector<double> costs = {};
 
   // Ranks with the same stages: replicas or, with fully_sharded, ranks that hold parameters
   // together. The optimizer is then a FullyShardedOptimizer of data_parallel(). Gradients become
   // means over these ranks after this rank's last microbatch. GradientMean::over_samples is
-  // unsupported: make losses sums times `part.count / samples`.
+  // unsupported (docs/guide/pipeline.md).
   std::optional<ProcessGroup> data_parallel = {};
   std::optional<DistributedDataParallelOptions> data_parallel_options = {};  // For replicas.
   std::optional<FullyShardedOptions> fully_sharded = {};  // Not for replicas; without `offload`.

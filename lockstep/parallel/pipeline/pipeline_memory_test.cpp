@@ -1,5 +1,3 @@
-// Compares the peak of activations on a rank of a pipeline with the prediction of simulate().
-
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
@@ -23,8 +21,7 @@ namespace {
 
 using test::CountingAllocator;
 
-// Many layers and wide microbatches, so that one layer's results and weight gradients are small
-// relative to a stage's activations.
+// One layer's results and weight gradients are small relative to a stage's activations.
 constexpr int layer_count = 240, microbatches = 4;
 constexpr std::int64_t width = 32, rows = 256;
 
@@ -36,7 +33,7 @@ struct LayerImpl : torch::nn::Module {
 };
 TORCH_MODULE(Layer);
 
-// Memory of one microbatch in a stage of this many layers, measured without a pipeline.
+// One microbatch in a stage, without a pipeline.
 PipelineStageCost measured(int layers, bool is_first) {
   std::vector<Layer> stage(static_cast<std::size_t>(layers));
   const at::Tensor input = at::ones({rows, width}).requires_grad_(!is_first);
@@ -71,7 +68,7 @@ void expect_simulated(PipelineSchedule schedule, const ProcessGroup& world) {
   const auto step = [&] {
     pipeline.step(x, [](const at::Tensor& y, const Microbatch&) { return y.mean(); });
   };
-  for (int i = 0; i < 2; ++i) step();  // From here on there are gradients and slots.
+  for (int i = 0; i < 2; ++i) step();
   const auto peak = static_cast<double>(CountingAllocator::peak_of(step));
   std::printf("%s, rank %d: %.0f bytes at once, %.0f simulated\n",
               std::string(name_of(schedule)).c_str(), world.rank(), peak, simulated);

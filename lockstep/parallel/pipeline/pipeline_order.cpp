@@ -98,7 +98,6 @@ void infer_shape(PipelineOrder& order, const std::string& file) {
     }
 }
 
-// Shows the first ten faults.
 class Complaints {
  public:
   void add(const std::string& text) {
@@ -161,7 +160,6 @@ struct Done {
 };
 using DoneBefore = std::map<std::pair<int, int>, Done>;  // By stage and microbatch.
 
-// Empty if `action` is allowed after `done` on its rank.
 std::string complaint_about(const PipelineAction& action, Done& done) {
   const auto same = [&](PipelineActionKind kind) {
     return to_string(PipelineAction{action.stage, kind, action.microbatch});

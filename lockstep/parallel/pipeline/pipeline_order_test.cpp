@@ -12,14 +12,13 @@
 #include "tests/fault_of.h"
 #include "tests/rigs/random_pipeline_order.h"
 
-// The orders themselves are compared with PyTorch's by tests/python/pipeline_test.py.
+// tests/python/pipeline_test.py compares the orders with PyTorch's.
 namespace lockstep::parallel::pipeline_order_test {
 namespace {
 
 using test::fault_of;
 using test::random_pipeline_order;
 
-// "0F0 0B0 / 1F0 1B0": each rank's actions.
 PipelineOrder order_of(const std::string& text, int microbatches, std::vector<int> rank_of_stage) {
   PipelineOrder order{microbatches, std::move(rank_of_stage), {{}}};
   std::istringstream words(text);
@@ -217,7 +216,7 @@ TEST(CheckPipelineOrder, NamesTheCircleInWhichRanksWait) {
 }
 
 TEST(CheckPipelineOrder, SwappedActionsOfAValidOrderAreFoundOrAreValid) {
-  // After an exchange of neighbours, the order is valid or the check reports it; it never hangs.
+  // After an exchange of neighbours, the check never hangs.
   int refused = 0;
   int accepted = 0;
   for (std::uint64_t seed = 0; seed < 200; ++seed) {

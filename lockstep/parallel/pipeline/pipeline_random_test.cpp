@@ -1,5 +1,4 @@
-// Random numbers of a pipeline's layers, with a process for each rank: threads of one process share
-// LibTorch's default generator.
+// With a process for each rank: threads share LibTorch's default generator.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
@@ -24,7 +23,6 @@ namespace {
 using test::small_layers::rows;
 using test::small_layers::width;
 
-// Returns the mask that it draws, "0110..." .
 struct DropImpl : torch::nn::Module {
   explicit DropImpl(std::function<void(std::string)> note) : note_(std::move(note)) {
     register_module("linear", linear);
@@ -65,7 +63,7 @@ const test::Ranks two_stages("random numbers of stages", [](const test::Rank& /*
   pipeline.evaluate(rows(8), loss_of);
   masks.resize(4);
 
-  // Two microbatches of two steps in two stages: all have different masks.
+  // All have different masks.
   std::vector<std::string> all;
   for (const std::string& mask : masks)
     for (const std::string& of_rank : all_gather_bytes(mask, world)) all.push_back(of_rank);

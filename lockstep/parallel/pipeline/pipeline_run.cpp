@@ -112,7 +112,6 @@ std::vector<at::Tensor> taken(const std::vector<at::Tensor>& leaves) {
   return gradients;
 }
 
-// Those that need a gradient.
 std::vector<at::Tensor> leaves_of(const Parcel& parcel) {
   std::vector<at::Tensor> leaves;
   for (std::size_t i = 0; i < parcel.tensors.size(); ++i)

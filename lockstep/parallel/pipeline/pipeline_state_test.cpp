@@ -19,7 +19,7 @@
 namespace lockstep::parallel::pipeline_state_test {
 namespace {
 
-// Otherwise a rank that loads other stages would continue without the one that refuses.
+// Otherwise other ranks would continue without the one that refuses.
 TEST(PipelineState, AllRanksRefuseTheStateOfAnotherModelsOptimizer) {
   run_in_process(2, [](ProcessGroup& world) {
     Pipeline pipeline(test::small_layers::blocks(4), world);

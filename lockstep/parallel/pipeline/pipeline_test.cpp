@@ -62,8 +62,7 @@ torch::Tensor loss_of(const torch::Tensor& output, const Microbatch& part) {
   return (output - part.of(rows(8, 5))).square().mean();
 }
 
-// One process, with as many layers. Backward uses the given order of microbatches, in which their
-// gradients are added.
+// One process. Adds gradients in the given order of microbatches.
 struct Serial {
   Serial(int layers, const std::vector<int>& order) {
     torch::nn::Sequential all;
@@ -129,8 +128,7 @@ TEST(Pipeline, RandomOrdersNeverStop) {
 
 // --- Scaled losses -------------------------------------------------------------------------------
 
-// The initial scale is too large, so gradients overflow. Later, one weight's gradient is made
-// infinite in some steps.
+// The initial scale is too large. Later, one gradient is infinite in some steps.
 constexpr GradScalerOptions from_too_large{
     .init_scale = 0x1p126, .backoff_factor = 0x1p-60, .growth_interval = 3};
 constexpr int scaled_steps = 14;
@@ -146,7 +144,6 @@ void overflow(const NamedTensors& parameters, int step) {
       parameter.grad().view(-1)[0] = std::numeric_limits<float>::infinity();
 }
 
-// The results of a training with a scaler.
 struct Scaled {
   std::vector<double> losses, norms;  // Norms of steps that were made.
   std::vector<bool> made;
@@ -154,7 +151,6 @@ struct Scaled {
   Gradients weights;
 };
 
-// `backward` returns the scaled loss.
 Scaled train_scaled(GradScaler& scaler, const NamedTensors& parameters,
                     const std::function<double()>& backward, const std::function<double()>& clip) {
   std::vector<torch::Tensor> tensors;
@@ -231,7 +227,7 @@ TEST(Pipeline, AScalerOmitsTheStepsThatItOmitsInOneProcess) {
         Pipeline pipeline(blocks(4), world, {.schedule = schedule, .microbatches = 4});
         expect_the_same(pipeline, world);
       });
-  run_in_process(4, [&](ProcessGroup& world) {  // Replicas have the same batch.
+  run_in_process(4, [&](ProcessGroup& world) {
     const DeviceMesh mesh(world, {{"dp", 2}, {"pp", 2}});
     Pipeline pipeline(
         blocks(4), mesh["pp"],
@@ -256,7 +252,7 @@ TEST(Pipeline, AScalerThatNoRankUsesIsNamedOnAllRanks) {
 
 // --- Messages ------------------------------------------------------------------------------------
 
-// Whether LibTorch allocated it. Otherwise it is a slot that the sender has written.
+// Otherwise it is a slot that the sender has written.
 bool is_copy(const torch::Tensor& x) {
   return x.storage().data_ptr().get_deleter() == c10::GetAllocator(c10::kCPU)->raw_deleter();
 }
@@ -278,7 +274,7 @@ struct ProbeImpl : torch::nn::Module {
 };
 TORCH_MODULE(Probe);
 
-// A sender finds a free slot each time: the receiver frees one before it reports completion.
+// The receiver frees a slot before it reports completion.
 TEST(Pipeline, AfterTheFirstStepNothingIsCopiedByTheReceiver) {
   for (const PipelineSchedule schedule :
        {PipelineSchedule::one_f_one_b, PipelineSchedule::zero_bubble, PipelineSchedule::gpipe})
@@ -391,7 +387,6 @@ TEST(Pipeline, ALayerThatGetsAnotherStructureIsNamed) {
 // --- Tied weights --------------------------------------------------------------------------------
 
 TEST(Pipeline, TiedWeightsAreOneWeight) {
-  // The expected values, in one process.
   Embed embed;
   Block first(0), second(1);
   std::vector<torch::Tensor> parameters = embed->parameters();
@@ -460,7 +455,6 @@ TEST(Pipeline, TheFirstStageMayBeFrozen) {
     });
 }
 
-// As with a frozen embedding, or with a stage of activations only.
 TEST(Pipeline, AStageWithNothingToTrainMayHaveReplicas) {
   const Serial serial(4);
   LayerList frozen;
@@ -507,7 +501,7 @@ TEST(Pipeline, RefusesTiesThatCannotBe) {
 
 // --- Unequal microbatches ------------------------------------------------------------------------
 
-// Targets, of which rows have 1 to 4: the others do not count.
+// Rows have 1 to 4 targets that count.
 torch::Tensor rare_targets(std::int64_t count) {
   torch::Tensor targets = (torch::arange(count * 4) * 5 % 11).view({count, 4});
   for (std::int64_t row = 0; row < count; ++row) targets[row].slice(0, 1 + row * row % 4) = -100;
@@ -518,7 +512,7 @@ double count_of(const torch::Tensor& targets) {
   return static_cast<double>(targets.ne(-100).sum().item<std::int64_t>());
 }
 
-// The mean over all targets, as docs/guide/pipeline.md shows.
+// As docs/guide/pipeline.md shows.
 TEST(Pipeline, UnequalNumbersOfTargetsCanHaveAMeanOverAll) {
   constexpr std::int64_t count = 8;
   const torch::Tensor batch = (torch::arange(count * 4) * 7 % 11).view({count, 4});
@@ -611,7 +605,7 @@ struct Training {
   Gradients gradients;  // For this rank's stages.
 };
 
-// Batches of several sizes, each trained on and evaluated. Only the last one's gradients remain.
+// Batches of several sizes.
 Training trained(PipelineSchedule schedule, const ProcessGroup& world) {
   Pipeline pipeline(language_model(6), world, {.schedule = schedule, .microbatches = 2});
   Training training;
@@ -657,8 +651,7 @@ const test::Ranks across_hosts("pipelines across hosts", [](const test::Rank& ra
 
 TEST(Pipeline, OnSeveralHostsEqualsOneProcess) {
   LOCKSTEP_NEEDS_ENGINE("gloo");
-  // Neighbours on one host and on two, and non-adjacent stages on one host. Without "shm" ranks of
-  // one host share no memory.
+  // Without "shm" ranks of one host share no memory.
   for (const auto& [hosts, backend] :
        {std::pair("ab", "shm+gloo"), {"aabb", "shm+gloo"}, {"abab", "shm+gloo"}, {"aab", "gloo"}}) {
     const test::HostLayout layout{hosts, backend};
@@ -697,7 +690,6 @@ TEST(Pipeline, IsCutByCostsOrByHand) {
   });
 }
 
-// Like measured times, which differ between ranks.
 TEST(Pipeline, RanksAgreeOnCosts) {
   run_in_process(4, [](ProcessGroup& world) {
     const DeviceMesh mesh(world, {{"pp", 2}, {"dp", 2}});
@@ -725,7 +717,7 @@ TEST(Pipeline, RefusesOptionsThatItCannotHonour) {
     const auto fault = [&](const PipelineOptions& options) {
       return fault_of([&] { Pipeline(blocks(4), world, options); });
     };
-    // Losses would be divided twice: by the number of microbatches, and by that of samples.
+    // Losses would be divided twice.
     EXPECT_EQ(fault({.data_parallel = world,
                      .data_parallel_options =
                          DistributedDataParallelOptions{.mean = GradientMean::over_samples}}),

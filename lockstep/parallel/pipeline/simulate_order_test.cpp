@@ -86,7 +86,6 @@ TEST(Simulate, BytesForWeightsAreKeptUntilTheirGradients) {
 }
 
 TEST(Simulate, TimesOfTwoStagesByHand) {
-  // Costs of both stages, and messages over their boundary, differ.
   const PipelineStageCost first{.forward = 2, .whole_backward = 3, .send = 0.5};
   const PipelineStageCost second{.forward = 1, .whole_backward = 4, .send = 100};
   const auto simulated = simulate(make_pipeline_order(one_f_one_b, {2, 2}), {first, second});
@@ -144,14 +143,13 @@ TEST(SlotsOf, AnOutputIsInUseUntilTheWeightsGradient) {
   order.microbatches = 2;
   for (const char* text : {"0F0", "0B0", "0F1", "0B1"}) add(0, text);
   for (const char* text : {"1F0", "1I0", "1W0", "1F1", "1I1", "1W1"}) add(1, text);
-  EXPECT_EQ(slots_of(order).outputs, Ints{2});  // 1W0 may still go on when 0F1 begins.
+  EXPECT_EQ(slots_of(order).outputs, Ints{2});  // 1W0 may go on when 0F1 begins.
   order.actions[1] = {};
   for (const char* text : {"1F0", "1B0", "1F1", "1B1"}) add(1, text);
   EXPECT_EQ(slots_of(order).outputs, Ints{1});
   EXPECT_EQ(slots_of(order).gradients, Ints{1});
 }
 
-// The most of each boundary's messages in use in one timing.
 PipelineSlots used_in(const PipelineOrder& order, const SimulatedPipeline& simulated) {
   std::map<std::tuple<int, int>, TimedPipelineAction> forward;
   std::map<std::tuple<int, int>, TimedPipelineAction> gradient;
@@ -167,7 +165,6 @@ PipelineSlots used_in(const PipelineOrder& order, const SimulatedPipeline& simul
           timed.action.kind == PipelineActionKind::backward_input)
         gradient[of] = timed;
     }
-  // Taken at the start of `from`, released at the end of `to`.
   const auto most = [&](auto& from, int stage, auto& to, int to_stage) {
     int result = 0;
     for (int at = 0; at < order.microbatches; ++at) {
@@ -209,7 +206,6 @@ TEST(SlotsOf, NoTimingNeedsMore) {
   }
 }
 
-// Everything that must have ended before an action starts, whatever the durations.
 class EndedFirst {
  public:
   EndedFirst(const PipelineOrder& order, const PipelineAction& action) : order_(order) {
@@ -218,7 +214,6 @@ class EndedFirst {
   bool has(int stage, PipelineActionKind kind, int microbatch) const {
     return ended_.contains(to_string(PipelineAction{stage, kind, microbatch}));
   }
-  // Whether the stage has finished with its input and the gradient from the next stage.
   bool has_last(int stage, int microbatch) const {
     using enum PipelineActionKind;
     return has(stage, backward, microbatch) || has(stage, backward_weight, microbatch);

@@ -24,13 +24,11 @@
 namespace lockstep::parallel::sparse_sum_test {
 namespace {
 
-// The same on all ranks and in each run.
 torch::Tensor numbers(torch::IntArrayRef sizes, int seed, torch::ScalarType type = torch::kFloat) {
   const auto tensor = torch::sin(torch::arange(torch::empty(sizes).numel()) * 0.7 + seed);
   return tensor.view(sizes).to(type);
 }
 
-// Sets all rows to zero but these.
 torch::Tensor only(const torch::Tensor& tensor, const std::vector<std::int64_t>& rows) {
   torch::Tensor result = torch::zeros_like(tensor);
   for (const std::int64_t row : rows) result[row].copy_(tensor[row]);
@@ -68,7 +66,6 @@ struct Sends {
   int under_way = 0;
 };
 
-// The latest ones of this rank.
 Sends sends_of(const ProcessGroup& group) {
   const std::string record = group.flight_record();
   const std::regex send("\"operation\":\"send\"[^}]*\"bytes\":([0-9]+)[^}]*\"phase\":\"([a-z]+)\"");
@@ -150,7 +147,7 @@ TEST(SparseSum, SendsNoRowThatIsZero) {
     };
     constexpr std::int64_t rows = 8192, row_bytes = 512, blocks = 4;
     const torch::Tensor dense = numbers({rows, row_bytes / 4}, 1);
-    // Counts, and then all; or these rows and their numbers.
+    // All, or these rows and their numbers.
     constexpr std::int64_t all = blocks * 8 + rows * row_bytes;
     constexpr std::int64_t three = blocks * 8 + 3 * (8 + row_bytes);
     EXPECT_EQ(sent_for(world.rank() == 0 ? only(dense, {5, 4000, 8191}) : dense),
@@ -165,7 +162,7 @@ TEST(SparseSum, SendsNoRowThatIsZero) {
 TEST(SparseSum, ArrivesWhileTheReceiverIsBusy) {
   std::atomic<bool> has_come = false;
   run_in_process(2, [&](ProcessGroup& world) {
-    const torch::Tensor mine = numbers({1024, 2048}, world.rank());  // More than fits into a pipe.
+    const torch::Tensor mine = numbers({1024, 2048}, world.rank());
     torch::Tensor tensor = mine.clone();
     SparseSum sum(world);
     sum.begin();
@@ -195,7 +192,7 @@ TEST(SparseSum, NamesTheRankWhoseRowsABlockDoesNotHave) {
         Wrong{1, 12, "a row that a block does not have"},
         Wrong{1, -1, "a row that a block does not have"}})
     run_in_process(2, [&](ProcessGroup& world) {
-      const ProcessGroup pair = world.split(0);  // Messages are left pending in it.
+      const ProcessGroup pair = world.split(0);
       if (world.rank() == 0) {
         const std::vector<torch::Tensor> sent{torch::tensor({wrong.count}, torch::kLong),
                                               torch::tensor({wrong.row}, torch::kLong),

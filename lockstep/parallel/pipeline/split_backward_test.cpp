@@ -16,7 +16,6 @@ torch::Tensor numbers(double first) {
   return torch::sin(torch::arange(16, torch::kDouble) + first).view({4, 4});
 }
 
-// Returns its weight too, as for a head that is tied to it.
 std::vector<torch::Tensor> outputs_of(const torch::Tensor& x, const torch::Tensor& weight) {
   return {torch::tanh(x.matmul(weight)).matmul(weight), weight};
 }
@@ -38,7 +37,6 @@ TEST(SplitBackward, AWeightMayBeAnOutput) {
   expected = weight.grad();
   weight.mutable_grad() = torch::Tensor();
 
-  // All microbatches are in flight at once.
   std::vector<SplitBackward> splits;
   for (int i = 0; i < 3; ++i) {
     const torch::Tensor& input = inputs[static_cast<std::size_t>(i)];

@@ -1,6 +1,5 @@
-// Runs orders of actions on threads as ranks, with filled tensors instead of layers' results. Each
-// tensor arrives where it should, nothing overwrites it while it is needed, and no rank waits for
-// ever. Thousands of orders take seconds, also under ThreadSanitizer.
+// Runs orders of actions on threads as ranks, with filled tensors instead of layers' results.
+// Thousands of orders take seconds, also under ThreadSanitizer.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/parallel/pipeline/stage_messages.h"
@@ -26,8 +25,7 @@ using namespace std::chrono_literals;
 
 constexpr int steps = 3;
 
-// The values that a stage sends in a step: two tensors, whose shapes differ between microbatches,
-// and an undefined one. In the last step half of the microbatches are too large for their slots.
+// Shapes differ between microbatches. In the last step half of them are too large for their slots.
 Parcel parcel_of(const Route& route, int step) {
   const std::int64_t rows =
       1 + (route.microbatch + step) % 3 + (step + 1 == steps && route.microbatch % 2 == 0 ? 40 : 0);
@@ -39,8 +37,8 @@ Parcel parcel_of(const Route& route, int step) {
           .structure = "structure " + std::to_string(value)};
 }
 
-// ThreadSanitizer checks how ranks pass slots on, but not the copies into them, which LibTorch
-// makes. This check detects values that are overwritten too early.
+// ThreadSanitizer does not check LibTorch's copies into slots. This detects values that are
+// overwritten too early.
 template <class T>
 bool all_are(const at::Tensor& tensor, T value) {
   const T* const begin = tensor.const_data_ptr<T>();
@@ -61,8 +59,7 @@ void expect_intact(const Parcel& parcel, const Route& route, int step) {
   EXPECT_EQ(parcel.structure, expected.structure);
 }
 
-// Sends and receives as the stages of this rank do. Like them, keeps received values until the end
-// of backward.
+// Like stages, keeps received values until the end of backward.
 class RankWithoutLayers {
  public:
   RankWithoutLayers(const ProcessGroup& group, const PipelineOrder& order)
@@ -80,7 +77,6 @@ class RankWithoutLayers {
     EXPECT_EQ(sum, step * ranks_);
   }
 
-  // Like an evaluation: forward only, by messages.
   void run_forwards(int step) {
     std::vector<PipelineAction> forwards = actions_;
     std::erase_if(forwards, [](const PipelineAction& action) {
@@ -119,7 +115,7 @@ class RankWithoutLayers {
   }
   void check_and_drop(const PipelineAction& action, int step) {
     const auto found = kept_.find({action.stage, action.microbatch});
-    if (found == kept_.end()) return;  // A pipeline of one stage receives nothing.
+    if (found == kept_.end()) return;
     for (const auto& [route, parcel] : found->second) expect_intact(parcel, route, step);
     kept_.erase(found);
   }

@@ -66,7 +66,6 @@ struct HeadImpl : torch::nn::Module {
 };
 TORCH_MODULE(Head);
 
-// The loss of one step, with a plan that cuts one, both or none of two tied weights.
 double loss_of_one_step(const DeviceMesh& mesh, bool cuts_table, bool cuts_head) {
   LayerList layers;
   layers.add("embed", [] { return Embed(); });
@@ -164,7 +163,7 @@ TEST(TiedWeights, AreFullyShardedInAnotherType) {
           {.microbatches = 2,
            .data_parallel = mesh["dp"],
            .fully_sharded = FullyShardedOptions{.units = {"h.*"}, .param_type = torch::kBFloat16}});
-      constexpr double lr = 8;  // Steps are large relative to the rounding of weights.
+      constexpr double lr = 8;  // Large relative to the rounding of weights.
       FullyShardedOptimizer<SGD> sgd(*pipeline.data_parallel(), pipeline.parameters(),
                                      torch::optim::SGDOptions(lr));
       const torch::Tensor before = table_of(pipeline).to(torch::kFloat, false, /*copy=*/true);
@@ -178,7 +177,6 @@ TEST(TiedWeights, AreFullyShardedInAnotherType) {
 
 // --- Failures ------------------------------------------------------------------------------------
 
-// Throws in its second backward.
 struct FailingImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
     torch::Tensor y = x * 1;
@@ -194,8 +192,7 @@ struct FailingImpl : torch::nn::Module {
 };
 TORCH_MODULE(Failing);
 
-// The ranks before and after the throwing rank share a weight, not with it. The last one already
-// waits for the sum.
+// The ranks before and after the throwing rank share a weight; the last one waits for the sum.
 void fail_between(const ProcessGroup& world) {
   LayerList layers;
   layers.add("embed", [] { return test::small_layers::Embed(); });
@@ -213,7 +210,7 @@ void fail_between(const ProcessGroup& world) {
       EXPECT_NE(text.find("1B1: backward of microbatch 1 in stage 1"), text.npos) << text;
     }
   }
-  world.barrier();  // The pipelines exist until all have failed.
+  world.barrier();
 }
 
 TEST(TiedWeights, AnExceptionReachesARankThatWaitsForTheirSum) {
@@ -234,7 +231,7 @@ struct MiddleImpl : torch::nn::Module {
 };
 TORCH_MODULE(Middle);
 
-// One weight in three stages of three ranks. The second step adds to the gradients of the first.
+// The second step adds to the gradients of the first.
 Gradients of_three_stages(PipelineSchedule schedule, const ProcessGroup& world) {
   LayerList layers;
   layers.add("embed", [] { return test::small_layers::Embed(); });
@@ -250,7 +247,6 @@ Gradients of_three_stages(PipelineSchedule schedule, const ProcessGroup& world) 
   return gradients_of(pipeline.named_parameters());
 }
 
-// The gradients are those of one process, and the same on all ranks.
 void expect_sums_of_three_stages(const ProcessGroup& world) {
   for (const PipelineSchedule schedule :
        {PipelineSchedule::gpipe, PipelineSchedule::one_f_one_b, PipelineSchedule::zero_bubble}) {
@@ -293,7 +289,6 @@ const test::Ranks on_two_hosts("tied weights, three on two hosts", [](const test
   destroy_process_group(world);
 });
 
-// The gradient of the single rank on its host is sent once.
 TEST(TiedWeights, AddGradientsOfTwoStagesOnAHostBeforeSending) {
   LOCKSTEP_NEEDS_ENGINE("gloo");
   const test::HostLayout layout{"aab", "shm+gloo"};
@@ -302,7 +297,7 @@ TEST(TiedWeights, AddGradientsOfTwoStagesOnAHostBeforeSending) {
   test::HostLayout::unset();
 }
 
-// The tied weight after a step of two stages, each of two data parallel ranks.
+// Two stages, each of two data parallel ranks.
 torch::Tensor after_a_step(const ProcessGroup& world, bool fully_sharded) {
   const DeviceMesh mesh(world, {{"pp", 2}, {"dp", 2}});
   PipelineOptions options{.microbatches = 2, .data_parallel = mesh["dp"]};
@@ -349,7 +344,7 @@ TEST(TiedWeights, MatchOneHostForDataParallelStages) {
   test::HostLayout::unset();
 }
 
-// The first stage's rank dies in its last backward, when the other one waits for the sum.
+// The first stage's rank dies when the other one waits for the sum.
 const test::Ranks one_is_killed("tied weights, one rank is killed", [](const test::Rank& rank) {
   torch::set_num_threads(1);
   auto world = test::join_across_hosts(rank, std::chrono::seconds(20));

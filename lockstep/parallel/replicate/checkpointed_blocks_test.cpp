@@ -23,7 +23,7 @@ struct Block : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& x) {
     return x + torch::dropout(torch::relu(fc->forward(x)), 0.2, is_training());
   }
-  torch::nn::Linear fc{96, 96};  // Larger than a small gradient, which is copied into a bucket.
+  torch::nn::Linear fc{96, 96};  // Too large for a bucket.
 };
 
 struct Net : torch::nn::Module {
@@ -47,7 +47,6 @@ struct Net : torch::nn::Module {
   torch::nn::Linear out{nullptr};
 };
 
-// The gradients after each of several steps, and finally the weights.
 std::vector<torch::Tensor> trained(const Rank& rank, const ProcessGroup& group, bool checkpoints,
                                    const DistributedDataParallelOptions& options) {
   const auto net = std::make_shared<Net>(checkpoints);
@@ -58,7 +57,7 @@ std::vector<torch::Tensor> trained(const Rank& rank, const ProcessGroup& group, 
   for (int step = 0; step < 4; ++step) {
     net->skips_third = options.find_unused_parameters && step % 2 == rank.rank;
     sgd.zero_grad();
-    for (int part = 0; part < 2; ++part) {  // The first part accumulates without synchronisation.
+    for (int part = 0; part < 2; ++part) {
       const auto no_sync = ddp.no_sync(part == 0);
       ddp(torch::randn({5, 96})).pow(2).mean().backward();
     }

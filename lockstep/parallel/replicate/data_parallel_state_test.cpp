@@ -31,7 +31,6 @@ using test::fault_of;
 using test::SavedState;
 using torch::optim::AdamOptions;
 
-// Has a parameter of channels_last, large and small ones, and buffers.
 struct Net : torch::nn::Module {
   explicit Net(int seed) {
     register_module("conv", conv);
@@ -60,7 +59,6 @@ void expect_equal(const NamedTensors& a, const NamedTensors& b) {
     EXPECT_TRUE(torch::equal(a[i].second, b[i].second)) << a[i].first;
 }
 
-// One training on some ranks: a model and an optimizer, shared or not.
 struct Training {
   Training(const ProcessGroup& world, bool share)
       : ddp(net, world, {.share_parameters = share}),
@@ -75,7 +73,7 @@ struct Training {
     return std::make_unique<SharedOptimizer<Adam>>(ddp, net->parameters(), options);
   }
 
-  // All ranks have the same gradients, so their mean is equal for any power of two of ranks.
+  // All ranks have the same gradients: their mean is equal for any power of two of ranks.
   void train(int first, int last) {
     for (int step = first; step < last; ++step) {
       optimizer->zero_grad();
@@ -85,7 +83,6 @@ struct Training {
     }
   }
 
-  // Weights that differ from the loaded ones.
   std::shared_ptr<Net> net = std::make_shared<Net>(7);
   DistributedDataParallel<Net> ddp;
   std::unique_ptr<Stateful> model;
@@ -98,7 +95,6 @@ struct Saved {
   SavedState optimizer;
 };
 
-// Resumes from `from`, if given, and saves.
 void train_on(int ranks, bool share, const Saved* from, int first, int last, Saved& to) {
   run_in_process(ranks, [&](ProcessGroup& world) {
     Training training(world, share);
@@ -172,7 +168,7 @@ TEST(DataParallelState, OneRankRequestsEachSharedParameterInPlace) {
       ++wanted[name];
     }
     expect_equal(named_tensors(*training.net), named_tensors(source));
-    training.train(0, 1);  // The loaded parameters are valid for a step.
+    training.train(0, 1);
     world.barrier();
   });
   EXPECT_EQ(wanted.size(), saved.tensors.size());

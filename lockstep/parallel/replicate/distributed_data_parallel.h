@@ -5,8 +5,8 @@
 //   loss.backward();
 //
 // Semantics and buckets are those of torch.nn.parallel.DistributedDataParallel 2.13. Call the
-// module itself where ranks must not synchronise, as in an evaluation. docs/guide/data-parallel.md
-// describes sparse gradients and later changes of the module.
+// module itself where ranks must not synchronise, as in an evaluation. Guide:
+// docs/guide/data-parallel.md.
 // Thread safety: none.
 // Errors: mismatch if the ranks' modules or options differ. misuse if the module has experts,
 // unless the group consists of their ranks and replicas (lockstep/nn/experts.h). unsupported for
@@ -62,7 +62,6 @@ class NoiseScale;
 class SharedOptimizerBase;
 class WholeParameterOptimizer;
 
-// State and times of data parallel training.
 struct DataParallelStats {
   // Whether a thread or a device reduces gradients during backward().
   bool is_overlapped = false;
@@ -248,7 +247,6 @@ class LOCKSTEP_API DataParallelBase {
   const ProcessGroup stepping_group_;
 };
 
-// The part of DistributedDataParallel that is independent of the module's type.
 class LOCKSTEP_API DistributedDataParallelBase : public DataParallelBase {
  public:
   using DataParallelBase::no_sync;

@@ -43,7 +43,7 @@ struct Net : torch::nn::Module {
   torch::nn::Linear out{4 * 5 * 5, 3};
 };
 
-// Behaves the same in training and evaluation, so that ranks and batches can be compared.
+// Behaves the same in training and evaluation.
 struct Plain : torch::nn::Module {
   Plain() {
     register_module("a", a);
@@ -99,7 +99,7 @@ const Ranks averages("averages", [](const Rank& rank) {
     whole_sgd.zero_grad();
     whole->forward(inputs(first, first + 4 * n)).pow(2).mean().backward();
     whole_sgd.step();
-    sgd.zero_grad(/*set_to_none=*/step % 2 == 0);  // Undefined gradients, or zeros in place.
+    sgd.zero_grad(/*set_to_none=*/step % 2 == 0);
     ddp(inputs(first + 4 * rank.rank, first + 4 * rank.rank + 4)).pow(2).mean().backward();
     sgd.step();
   }
@@ -170,7 +170,7 @@ const Ranks gradients_outlive("gradients outlive", [](const Rank&) {
     ddp(inputs(0, 2)).sum().backward();
     destroy_process_group(group);
   }
-  net->forward(inputs(0, 2)).sum().backward();  // The hooks are removed; the gradients stay.
+  net->forward(inputs(0, 2)).sum().backward();  // The hooks are removed.
   EXPECT_GT(net->a->weight.grad().abs().sum().item<double>(), 0);
 });
 
@@ -187,7 +187,7 @@ const Ranks unused_named("unused named", [](const Rank&) {
   const auto partial = [&] { net->a->forward(inputs(0, 2)).sum().backward(); };
   EXPECT_EQ(fault_of(partial, &text), Fault::misuse);
   EXPECT_NE(text.find("b.weight, b.bias"), text.npos) << text;
-  ddp(inputs(0, 2)).sum().backward();  // The step failed, but the group remains usable.
+  ddp(inputs(0, 2)).sum().backward();
   destroy_process_group(group);
 });
 
@@ -216,7 +216,7 @@ const Ranks tied("tied", [](const Rank& rank) {
   torch::nn::Sequential net;
   torch::nn::Linear twice(6, 6);
   net->push_back(twice);
-  net->push_back(twice);  // Its parameters now have two names.
+  net->push_back(twice);
   DistributedDataParallel ddp(net, group);
   const auto loss = [](const torch::Tensor& out) { return out.pow(2).sum(); };
   loss(ddp(inputs(rank.rank, rank.rank + 1).to(torch::kFloat))).backward();
@@ -254,7 +254,7 @@ TEST(DistributedDataParallel, ABackwardThatThrewLeavesNothingToTheNext) {
   EXPECT_TRUE(all_succeeded(interrupted.run(2)));
 }
 
-// Uses a layer large enough to be averaged in place, by threads if `overlap` is set.
+// The layer is averaged in place, by threads if `overlap` is set.
 void survive_a_kill(const Rank& rank, bool overlap) {
   ProcessGroup group = init_process_group();
   torch::nn::Sequential net;
@@ -264,7 +264,7 @@ void survive_a_kill(const Rank& rank, bool overlap) {
   for (int i = 0; i < 3; ++i) pass();
   if (rank.rank == 1)
     net->parameters()[2].register_hook([](const torch::Tensor& gradient) {
-      ::raise(SIGKILL);  // With half of the gradients in their buckets.
+      ::raise(SIGKILL);
       return gradient;
     });
   try {
@@ -283,7 +283,7 @@ const Ranks killed_during("killed, during", [](const Rank& r) { survive_a_kill(r
 
 TEST(DistributedDataParallel, ARankThatIsKilledInBackwardIsNamedByTheOthersBackward) {
   for (const Ranks* ranks : {&killed_at_end, &killed_during}) {
-    const auto exits = ranks->run(3);  // In much less time than any deadline.
+    const auto exits = ranks->run(3);
     EXPECT_EQ(exits[1].signal, SIGKILL);
     for (const int survivor : {0, 2})
       EXPECT_EQ(exits[static_cast<std::size_t>(survivor)].code, 0)
@@ -299,14 +299,14 @@ const Ranks buffers("buffers", [](const Rank& rank) {
   ddp(images).sum().backward();
   const torch::Tensor before = all_gather(net->norm->running_mean, group);
   EXPECT_FALSE(torch::equal(before[0], before[1]));
-  ddp(torch::zeros({4, 2, 5, 5}));  // Equal on all ranks, after rank 0's buffers.
+  ddp(torch::zeros({4, 2, 5, 5}));
   const torch::Tensor after = all_gather(net->norm->running_mean, group);
   EXPECT_TRUE(torch::equal(after[0], after[1]));
   const torch::Tensor tracked = all_gather(net->norm->num_batches_tracked, group);
   EXPECT_EQ(tracked[0].item<std::int64_t>(), 2);
   net->eval();
   const torch::NoGradGuard no_grad;
-  ddp(images);  // Buffers are equal from here on, so ranks may make different numbers of calls.
+  ddp(images);  // Makes buffers equal.
   const torch::Tensor means = all_gather(net->norm->running_mean, group);
   EXPECT_TRUE(torch::equal(means[0], means[1]));
   if (rank.rank == 0) ddp(images);

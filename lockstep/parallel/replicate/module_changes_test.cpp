@@ -33,10 +33,9 @@ using Options = DistributedDataParallelOptions;
 
 constexpr int ranks = 2;
 
-// The gradient of b.weight has 360 KB and is averaged in place; the others are copied.
 struct Net : torch::nn::Module {
   Net() {
-    const torch::NoGradGuard no_grad;  // Fixed values: threads share the generator.
+    const torch::NoGradGuard no_grad;
     for (auto& parameter : parameters())
       parameter.copy_(torch::arange(parameter.numel()).sin().view(parameter.sizes()) / 10);
   }
@@ -75,7 +74,7 @@ torch::optim::SGD sgd(const torch::nn::Module& net) {
   return torch::optim::SGD(net.parameters(), torch::optim::SGDOptions(0.02));
 }
 
-// The weights after train() without other ranks, each step with the mean of all ranks' losses.
+// Without other ranks, each step with the mean of all ranks' losses.
 NamedTensors trained_alone(int end, const std::function<void(Net&)>& change = {}) {
   const auto net = std::make_shared<Net>();
   auto optimizer = sgd(*net);
@@ -106,8 +105,7 @@ void expect_equal(const torch::nn::Module& net, const NamedTensors& expected,
     EXPECT_TRUE(torch::allclose(ours[i].second, expected[i].second, 1e-4, 1e-6)) << ours[i].first;
 }
 
-// Calls body(world, options) on each rank, with overlap and without, with gradients in their own
-// tensors and as views.
+// With overlap and without, with gradients in their own tensors and as views.
 void on_ranks(const std::function<void(ProcessGroup&, const Options&)>& body,
               Options options = {}) {
   for (const bool overlap : {false, true})
@@ -163,7 +161,7 @@ TEST(ModuleChanges, AGradientThatAGraphHasSavedIsNotOverwritten) {
     const auto net = std::make_shared<Net>();
     Ddp ddp(net, world, options);
     auto optimizer = sgd(*net);
-    train(ddp, optimizer, 0, 2);  // Buckets are rebuilt after the first pass.
+    train(ddp, optimizer, 0, 2);
     for (const auto& parameter : net->parameters()) {
       const torch::Tensor factor = torch::ones_like(parameter).detach().requires_grad_();
       const torch::Tensor before = parameter.grad().clone();
@@ -219,7 +217,7 @@ TEST(ModuleChanges, GradientsInMemoryOfTheProgramGetTheMeansThere) {
   });
 }
 
-// As in another program's memory: not in the order of the parameter's elements.
+// Not in the order of the parameter's elements.
 TEST(ModuleChanges, AGradientOfAnotherMemoryFormatGetsTheMeanThere) {
   on_ranks([](ProcessGroup& world, Options options) {
     options.gradient_as_bucket_view = false;
@@ -301,7 +299,7 @@ TEST(ModuleChanges, ParametersMayBeFrozenOnOneRank) {
     train(ddp, optimizer, 0, 1);
     if (world.rank() == 1) set_trained(*net->b, false);
     train(ddp, optimizer, 1, 4);
-    EXPECT_TRUE(are_equal(*net, world));  // The mean includes zeros of rank 1.
+    EXPECT_TRUE(are_equal(*net, world));
   });
 }
 
@@ -425,8 +423,7 @@ TEST(ModuleChanges, RanksMayPerturbTheirWeightsForAPass) {
 
 // --- Changes that are an Error ------------------------------------------------------------------
 
-// Trains, changes the module on all ranks or only on rank 1, and expects all ranks' next backward()
-// to throw Error(misuse) with `expected`.
+// Changes the module on all ranks or only on rank 1. All ranks' next backward() throws.
 void expect_refused(const std::function<void(Net&)>& change, const std::string& expected,
                     Options given = {}, const std::function<void(Net&)>& prepare = {}) {
   for (const int first : {0, 1})
@@ -460,7 +457,7 @@ TEST(ModuleChanges, AParameterThatRequiresAGradientLaterIsNamed) {
   expect_refused(unfreeze, expected, {.static_graph = true}, freeze);
 }
 
-// The head, which was trained before, is frozen: no gradient arrives for a known parameter.
+// No gradient arrives for a known parameter.
 TEST(ModuleChanges, ParametersThatAreTrainedInsteadOfOthersAreNamed) {
   on_ranks([](ProcessGroup& world, const Options& options) {
     const auto net = std::make_shared<Net>();
@@ -517,7 +514,7 @@ TEST(ModuleChanges, AParameterThatIsAddedIsNamed) {
       "scale was added");
 }
 
-// Trains the layer `d` instead of all others once it is there.
+// Trains the layer `d` instead of all others.
 struct Growing : Net {
   torch::Tensor forward(const torch::Tensor& x) {
     const torch::Tensor out = Net::forward(x);
@@ -533,7 +530,7 @@ using GrowingDdp = DistributedDataParallel<Growing>;
 
 torch::Tensor loss_of(GrowingDdp& ddp, const torch::Tensor& x) { return ddp(x).pow(2).mean(); }
 
-// Calls body(world, net, ddp) on each rank. After a mismatch, the orderly end of the group fails.
+// After a mismatch, the orderly end of the group fails.
 void on_growing_ranks(const std::function<void(ProcessGroup&, Growing&, GrowingDdp&)>& body) {
   for (const bool overlap : {false, true}) {
     const auto begin = Clock::now();
@@ -561,11 +558,10 @@ TEST(ModuleChanges, AParameterThatIsTrainedInsteadOfAllOthersIsNamed) {
     const auto pass = [&] { loss_of(ddp, input(world.rank(), 2)).backward(); };
     EXPECT_EQ(fault_of(pass, &text), Fault::misuse);
     EXPECT_NE(text.find("on rank 0 parameter d.weight was added"), text.npos) << text;
-    world.barrier();  // The group can still be used.
+    world.barrier();
   });
 }
 
-// The other rank averages its gradients, of which rank 1 has none.
 TEST(ModuleChanges, AParameterThatOneRankTrainsInsteadOfAllOthersIsNamedOnAllRanks) {
   on_growing_ranks([](ProcessGroup& world, Growing& net, GrowingDdp& ddp) {
     if (world.rank() == 1) {
@@ -579,7 +575,6 @@ TEST(ModuleChanges, AParameterThatOneRankTrainsInsteadOfAllOthersIsNamedOnAllRan
   });
 }
 
-// The other rank has nothing to average, and goes on to another call.
 TEST(ModuleChanges, AParameterThatOneRankTrainsWhereOthersTrainNoneIsNamedOnAllRanks) {
   on_growing_ranks([](ProcessGroup& world, Growing& net, GrowingDdp& ddp) {
     net.freeze();
@@ -623,7 +618,6 @@ TEST(ModuleChanges, AParameterThatIsRegisteredAgainIsNamed) {
                  {.find_unused_parameters = true});
 }
 
-// Two layers of one shape, with one weight or two.
 struct Pair : torch::nn::Module {
   Pair() {
     first->register_parameter("w", torch::ones({4, 4}));
@@ -715,7 +709,6 @@ TEST(ModuleChanges, AnotherOptimizerThanThatOfShardedGradientsIsAMismatch) {
   });
 }
 
-// Rank 1 makes another call while rank 0 is in backward().
 void expect_mismatch_with(const std::function<void(ProcessGroup&, Ddp&)>& call,
                           const std::string& name) {
   for (const bool overlap : {false, true}) {
@@ -759,7 +752,7 @@ torch::optim::LBFGSOptions lbfgs_options(bool searches) {
   return options;
 }
 
-// Ranks have targets of very different sizes, so that their losses develop differently.
+// Ranks have very different targets.
 torch::Tensor far_loss(const torch::Tensor& out, int rank) {
   return (out - 30 * rank).pow(2).mean() + 10 * rank;
 }

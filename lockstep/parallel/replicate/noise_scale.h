@@ -1,9 +1,7 @@
 // Estimates the largest useful batch size: the gradient noise scale (docs/guide/large-batches.md).
 //
 // Compares the squared norms of gradients before and after averaging, as McCandlish et al. 2018
-// (appendix A.1). Well below batch_size(), twice the batch allows nearly twice the learning rate
-// and half the steps. Well above batch_size(), a larger batch gains little. The result grows during
-// training.
+// (appendix A.1).
 //
 // Blocking: never. Not collective, but all ranks construct one.
 // Lifetime: `ddp` may be destroyed first. Thread safety: none.
@@ -40,8 +38,7 @@ struct NoiseScaleOptions {
 };
 
 // Measures while it exists. Each backward() reads every gradient once more, or twice if averaged.
-// One rank needs several backward() calls per step, all but the last under no_sync(), because a
-// single batch size does not suffice.
+// One rank needs several backward() calls per step, all but the last under no_sync().
 //
 // A pass is ignored if a gradient is not finite, or `.grad` contains older gradients: call
 // zero_grad() after each averaged pass. A GradScaler may scale gradients.

@@ -42,7 +42,6 @@ struct Quadratic : torch::nn::Module {
   torch::Tensor small = register_parameter("small", torch::zeros({10}));
 };
 
-// A nested backward() computes the gradient of `small`.
 struct Nested : Quadratic {
   torch::Tensor forward(const torch::Tensor& samples) {
     const torch::Tensor gradient = samples.mean(0);
@@ -158,7 +157,7 @@ TEST(NoiseScale, OmitsPassesThatAddToOlderGradients) {
     training.expect_counted(noise, false, pass);  // Half of its window is from before.
     training.model().zero_grad();
     training.expect_counted(noise, true, pass);
-    training.expect_counted(noise, false, pass);  // `.grad` has the mean of the last pass.
+    training.expect_counted(noise, false, pass);
     training.model().zero_grad(/*set_to_none=*/false);
     training.expect_counted(noise, true, pass);
   });

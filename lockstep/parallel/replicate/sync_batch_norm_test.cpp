@@ -33,7 +33,7 @@ using torch::nn::BatchNormOptions;
 
 struct Case {
   std::vector<std::int64_t> shape;  // Shape of one row: [C, ...].
-  std::vector<std::int64_t> rows;   // For each rank; further ranks start again at the first.
+  std::vector<std::int64_t> rows;   // By rank, repeated.
   at::ScalarType type = at::kDouble;
   BatchNormOptions options = BatchNormOptions(0);
   double tolerance = 1e-12;
@@ -51,7 +51,6 @@ torch::Tensor values(const Case& c, std::int64_t from, std::int64_t to, double s
   return c.channels_last ? all.contiguous(at::MemoryFormat::ChannelsLast) : all;
 }
 
-// A module's output and gradients after a few steps, and its final buffers.
 struct Result {
   torch::Tensor output, of_input, of_weight, of_bias, mean, variance;
 };
@@ -142,7 +141,7 @@ void compare_3d(const ProcessGroup& group, const Case& c) {
 const Ranks dimensions("dimensions", [](const Rank&) {
   ProcessGroup group = init_process_group();
   compare_1d(group, {.shape = {7}, .rows = {4}});
-  compare_1d(group, {.shape = {5}, .rows = {150}});  // More than a block of rows.
+  compare_1d(group, {.shape = {5}, .rows = {150}});
   compare_1d(group, {.shape = {3, 11}, .rows = {4}});
   compare_2d(group, {.shape = {5, 6, 3}, .rows = {4}});
   compare_2d(group, {.shape = {2, 70, 70}, .rows = {2}});  // More than a chunk of a plane.
@@ -311,7 +310,6 @@ TEST(SyncBatchNorm, AClonePrintsAndSynchronisesAsItsOriginal) {
     const auto copy = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net->clone());
     const torch::Tensor x = torch::ones({2, 3}) * group.rank();
     EXPECT_TRUE(torch::equal(copy->forward(x), net->forward(x)));
-    // A constant would become zero on a single rank.
     EXPECT_GT(copy->forward(x).abs().sum().item<float>(), 1);
     EXPECT_NE(c10::str(*copy).find("lockstep::SyncBatchNorm(3, eps=1e-05, momentum=None, "
                                    "affine=true, track_running_stats=true)"),

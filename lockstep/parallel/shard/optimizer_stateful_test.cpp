@@ -32,7 +32,6 @@ using torch::optim::AdamOptions;
 using torch::optim::Optimizer;
 using Groups = std::vector<torch::optim::OptimizerParamGroup>;
 
-// Parameters of several shapes, layouts and types.
 NamedTensors parameters() {
   torch::manual_seed(3);
   const auto channels_last = torch::randn({3, 4, 5, 5}).contiguous(at::MemoryFormat::ChannelsLast);
@@ -60,8 +59,7 @@ std::vector<at::Tensor> tensors_of(const NamedTensors& parameters, std::size_t b
   return tensors;
 }
 
-// Gradients depend on the weights, so that a difference would grow. One parameter never has a
-// gradient, another only in every third step.
+// Gradients depend on the weights, so that a difference would grow.
 void train(Optimizer& optimizer, const NamedTensors& parameters, int first, int last) {
   for (int step = first; step < last; ++step) {
     optimizer.zero_grad();
@@ -89,7 +87,6 @@ struct Case {
     return result.weight_decay(0.1);
   }
 
-  // Two groups; the second has the lower rate.
   static Groups groups(const NamedTensors& parameters, double lr) {
     Groups groups;
     groups.emplace_back(tensors_of(parameters, 0, 2), std::make_unique<Options>(options(lr)));
@@ -119,7 +116,6 @@ using Cases = ::testing::Types<
     Case<LAMB, LAMBOptions>>;
 TYPED_TEST_SUITE(OptimizerStateOf, Cases, );
 
-// The state of the plain optimizer after `steps` steps.
 template <class C>
 struct Undisturbed {
   explicit Undisturbed(int steps) {

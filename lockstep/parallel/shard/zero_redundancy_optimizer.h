@@ -31,7 +31,6 @@ namespace lockstep {
 LOCKSTEP_API std::vector<std::vector<std::size_t>> partition_parameters(
     const std::vector<torch::optim::OptimizerParamGroup>& groups, int ranks);
 
-// The part that is independent of the optimizer's type.
 class LOCKSTEP_API WholeParameterOptimizer : public ShardedOptimizer {
  public:
   // As partition_parameters().

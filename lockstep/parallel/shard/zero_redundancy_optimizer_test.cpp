@@ -41,7 +41,7 @@ typename C::Options options() {
   return result.weight_decay(0.1);
 }
 
-// Parameters of several shapes, layouts and types, whose elements do not divide into equal parts.
+// Their elements do not divide into equal parts.
 Weights parameters() {
   torch::manual_seed(3);
   return {torch::randn({7, 5}).requires_grad_(), torch::randn({33}).requires_grad_(),
@@ -55,8 +55,7 @@ Weights copies(const Weights& weights) {
   return result;
 }
 
-// Gradients depend on the weights, so that a difference would grow. The last parameter never has a
-// gradient, the first only in every third step.
+// Gradients depend on the weights, so that a difference would grow.
 void set_gradients(const Weights& weights, int step) {
   for (std::size_t i = 0; i + 1 < weights.size(); ++i)
     if (i != 1 || step % 3 == 0) (weights[i].sin() * (step + 1)).sum().backward();
@@ -75,7 +74,6 @@ void expect_equal(const Weights& a, const Weights& b) {
   for (std::size_t i = 0; i < a.size(); ++i) EXPECT_TRUE(torch::equal(a[i], b[i])) << i;
 }
 
-// Two groups; the second has the lower rate.
 template <class C>
 Groups groups_of(const Weights& weights) {
   auto slower = options<C>();
@@ -254,7 +252,6 @@ TEST(ZeroRedundancyOptimizer, RefusesWhatItCannotShard) {
       return fault_of([&] { ZeroRedundancyOptimizer<Adam>(weights, world, AdamOptions(1e-3)); });
     };
     EXPECT_EQ(made({}), Fault::misuse);
-    // As module.parameters() has tied weights.
     EXPECT_EQ(ZeroRedundancyOptimizer<Adam>(Weights{weight, weight}, world, AdamOptions(1e-3))
                   .shards()
                   .size(),
@@ -284,7 +281,6 @@ TEST(ZeroRedundancyOptimizer, AStepThatFailsOnOneRankEndsTheOthersWithItsReason)
   EXPECT_EQ(fault_of([&] { run_in_process(2, run); }), Fault::aborted);
 }
 
-// A user's own optimizer, without special support in the library.
 class SignDescent : public torch::optim::Optimizer {
  public:
   SignDescent(const Groups& groups, const torch::optim::SGDOptions& defaults)

@@ -46,7 +46,7 @@ using torch::optim::AdamWOptions;
 using torch::optim::OptimizerParamGroup;
 using torch::optim::SGDOptions;
 
-// Large and small parameters, one of channels_last. No number of ranks divides their sizes.
+// No number of ranks divides their sizes.
 struct Net : torch::nn::Module {
   Net() {
     register_module("conv", conv);
@@ -79,7 +79,6 @@ void expect_equal_weights(const Net& one, const Net& other) {
     EXPECT_TRUE(torch::equal(a[i].value(), b[i].value())) << a[i].key();
 }
 
-// A separate replica on each rank, and shared parameters.
 struct Pair {
   explicit Pair(const ProcessGroup& world, DistributedDataParallelOptions options = {})
       : plain(plain_net, world, options), shared(shared_net, world, sharing(options)) {}
@@ -106,7 +105,6 @@ std::vector<OptimizerParamGroup> two_groups(const Net& net, const auto& first, c
           OptimizerParamGroup(b, std::make_unique<Options>(second))};
 }
 
-// 50 steps of both, with accumulation in some of them and a schedule.
 template <class Optimizer, class Options>
 void expect_the_same(const ProcessGroup& world, const Options& first, const Options& second) {
   Pair pair(world);
@@ -181,8 +179,7 @@ TEST(SharedOptimizer, EqualsThePlainOptimizerWhereRanksAreThreads) {
   });
 }
 
-// The parameters with a gradient differ between ranks and steps; in some steps there are no
-// gradients.
+// The parameters with a gradient differ between ranks and steps.
 const Ranks unused("unused", [](const Rank& rank) {
   ProcessGroup world = init_process_group();
   Pair pair(world, {.find_unused_parameters = true});
@@ -208,7 +205,6 @@ TEST(SharedOptimizer, LeavesFrozenAndUnusedParametersAlone) {
   EXPECT_TRUE(all_succeeded(unused.run(2)));
 }
 
-// Fewer elements than ranks, an empty parameter, several types, and one parameter with two names.
 struct Tiny : torch::nn::Module {
   torch::Tensor forward(double x) {
     return (single * x).sum() + (few * x).square().sum().to(torch::kFloat) +
@@ -289,7 +285,7 @@ const Ranks clipping("clipping", [](const Rank& rank) {
     for (std::size_t i = 0; i < pair.plain_net->parameters().size(); ++i)
       EXPECT_TRUE(torch::allclose(pair.plain_net->parameters()[i], pair.shared_net->parameters()[i],
                                   1e-5, 1e-7));
-    // Clips without a step: zero_grad(), called through any type, then drops the gradients.
+    // zero_grad(), called through any type, drops the gradients.
     torch::optim::Optimizer& as_any = shared;
     loss_of(pair.shared(inputs(1))).backward();
     shared.clip_grad_norm_(1, norm_type);
@@ -395,7 +391,6 @@ TEST(SharedOptimizer, WithMicrobatchesHasTheSameBitsOnAnyNumberOfRanks) {
 
 // --- State --------------------------------------------------------------------------------------
 
-// All ranks have the same gradients, so their mean is equal for any power of two of ranks.
 void steps(DistributedDataParallel<Net>& ddp, torch::optim::Optimizer& optimizer, int from,
            int to) {
   for (int step = from; step < to; ++step) {
@@ -426,7 +421,6 @@ void expect_to_go_on(const ProcessGroup& world, const Rank& rank, const Options&
   }
   steps(ddp, whole, 4, 8);
 
-  // Continues on half of the ranks, and on one rank with the plain optimizer.
   ProcessGroup half = world.split(rank.rank / 2);
   auto resumed = std::make_shared<Net>();
   DistributedDataParallel ddp_resumed(resumed, half, {.share_parameters = true});
@@ -512,7 +506,6 @@ TEST(SharedOptimizer, RefusesParametersThatWereWrittenPastIt) {
   EXPECT_TRUE(all_succeeded(written_past.run(2)));
 }
 
-// Parameters that were parts of one tensor, with one version counter.
 struct Parts : torch::nn::Module {
   Parts() {
     const std::vector<torch::Tensor> parts = torch::ones({3, 8}).unbind();
@@ -598,7 +591,6 @@ TEST(SharedOptimizer, EditsOfParametersAreMadeOnOneRank) {
   EXPECT_TRUE(all_succeeded(edits.run(3)));
 }
 
-// The library cannot determine the effect of its step().
 struct Derived : SGD {
   using SGD::SGD;
 };
@@ -676,7 +668,6 @@ class ThrowsOnRank1 : public SGD {
   }
 };
 
-// Steps the first group, then throws on all ranks.
 class ThrowsLate : public SGD {
  public:
   using SGD::SGD;

@@ -46,7 +46,6 @@ LOCKSTEP_API ParallelCheck compare_passes(const torch::nn::Module& whole,
                                           const ProcessGroup& group,
                                           const CheckParallelOptions& options = {});
 
-// A model after its loss and backward().
 struct Pass {
   std::shared_ptr<torch::nn::Module> model;
   at::Tensor loss;

@@ -50,7 +50,6 @@ struct BlockImpl : torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-// Two blocks, and a head of LibTorch's own layers.
 struct Net : torch::nn::Module {
   Net() {
     for (int i = 0; i < 2; ++i) blocks->push_back(Block());
@@ -198,7 +197,6 @@ TEST(Parallelize, AnInputOfAWrongWidthNamesBothLayers) {
   });
 }
 
-// Their sizes would be those of the whole parameters.
 TEST(Parallelize, RefusesParametersThatAreInUse) {
   run_in_process(2, [](ProcessGroup& group) {
     const auto refused = [&](Net& net) {
@@ -229,8 +227,7 @@ TEST(Parallelize, RefusesParametersThatAreInUse) {
   });
 }
 
-// Fused optimizers create their state in the first step. One made before the cut steps the parts;
-// one that has stepped refuses them.
+// Fused optimizers create their state in the first step.
 TEST(Parallelize, AnOptimizerThatHasSteppedRefusesParts) {
   run_in_process(2, [](ProcessGroup& group) {
     for (const bool stepped : {false, true}) {
@@ -254,7 +251,7 @@ TEST(Parallelize, AnOptimizerThatHasSteppedRefusesParts) {
   });
 }
 
-// Each of these would compute wrong numbers if it treated parts as copies.
+// Treating parts as copies would give wrong numbers.
 TEST(Parallelize, PartsAreTakenForCopiesByNobody) {
   run_in_process(2, [](ProcessGroup& group) {
     const auto net = std::make_shared<Net>();
@@ -277,7 +274,6 @@ TEST(Parallelize, PartsAreTakenForCopiesByNobody) {
             [&] { clip_grad_norm_(parameters, 1); });
     EXPECT_EQ(sha256(*net), digest);
 
-    // Ranks that have the same parts may share the work.
     const ProcessGroup alone = group.split(group.rank());
     DistributedDataParallel ddp(net, alone);
     ZeroRedundancyOptimizer<SGD> sgd(net->parameters(), alone, options);
@@ -364,7 +360,6 @@ TEST(Parallelize, CutsAcrossHostsOnlyIfThatIsAllowed) {
   test::HostLayout::unset();
 }
 
-// Ranks are processes, each with a default generator.
 const test::Ranks checked("check_parallel()", [](const test::Rank& /*rank*/) {
   auto world = init_process_group();
   torch::manual_seed(5);

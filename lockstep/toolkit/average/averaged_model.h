@@ -1,4 +1,4 @@
-// Averages of weights over training steps: exponential (EMA), or equal weights (SWA). Program:
+// Averages of weights: exponential (EMA), or equal weights (SWA). Program:
 // docs/guide/large-batches.md.
 //
 //   lockstep::AveragedModel ema(ddp, lockstep::ema(0.999));

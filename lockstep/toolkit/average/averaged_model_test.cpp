@@ -1,5 +1,4 @@
-// Tests of AveragedModel and update_bn(). tests/python/optimizers_test.py compares averages with
-// Python's.
+// tests/python/optimizers_test.py compares averages with Python's.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/toolkit/average/averaged_model.h"
@@ -42,7 +41,6 @@ using test::Rank;
 using test::Ranks;
 using torch::optim::SGDOptions;
 
-// Large and small parameters, one of channels_last, one with two names, and buffers.
 struct Net : torch::nn::Module {
   Net() {
     register_module("conv", conv);
@@ -50,7 +48,7 @@ struct Net : torch::nn::Module {
     register_module("wide", wide);
     conv->weight.set_data(conv->weight.contiguous(at::MemoryFormat::ChannelsLast));
     register_parameter("again", wide->bias);
-    // The same values in each rank. Ranks may be threads, which share the default generator.
+    // Ranks may be threads, which share the default generator.
     const torch::Generator generator = at::make_generator<at::CPUGeneratorImpl>(5);
     for (const torch::Tensor& parameter : parameters()) {
       const torch::NoGradGuard no_grad;
@@ -82,7 +80,6 @@ std::vector<torch::Tensor> once(const Net& net) {
           net.norm->bias,   net.wide->weight, net.wide->bias};
 }
 
-// Averages of a separate replica on each rank, and of shared parameters, over some steps.
 template <class Ddp>
 struct Training {
   template <class... Options>
@@ -124,7 +121,6 @@ using Replicas = Training<DistributedDataParallel<Net>>;
 using FullySharded = Training<FullyShardedDataParallel<Net>>;
 const SGDOptions sgd_options = SGDOptions(0.3).momentum(0.9);
 
-// Trains, averages and saves both; each loads the other's averages and continues.
 template <class Sharded, class Options>
 void expect_averages_of_replicas(const ProcessGroup& world, const AveragingRule& rule,
                                  const Options& options) {
@@ -143,7 +139,6 @@ void expect_averages_of_replicas(const ProcessGroup& world, const AveragingRule&
   expect_close(sharded.averages(sharded_averages), expected);
   expect_equal(copies(named_tensors(*sharded.net)), weights);
 
-  // The averages exist once, in parts.
   std::int64_t held = 0, whole = 0;
   for (const auto& [name, tensor] : sharded_averages.state_dict().tensors)
     if (!tensor.of_rank_0) held += tensor.data.numel();
@@ -172,7 +167,7 @@ TEST(AveragedModel, MatchesReplicasInPartsForSharedParameters) {
 
 const DistributedDataParallelOptions sharing{.share_parameters = true};
 
-// The lost rank's parts of the weights remain averages, which the others must detect.
+// The lost rank's parts remain averages.
 template <class Sharded, class Options>
 void lose_rank_1_in_use(const Rank& rank, const Options& options) {
   torch::set_num_threads(1);
@@ -191,7 +186,7 @@ void lose_rank_1_in_use(const Rank& rank, const Options& options) {
   EXPECT_FALSE(sharded.ddp.has_partially_updated_parameters());
   EXPECT_EQ(fault_of(loses_one), Fault::peer_lost);
   EXPECT_TRUE(sharded.ddp.has_partially_updated_parameters());
-  averaged.update();  // This rank's part of the weights is restored.
+  averaged.update();
   const StateDict state = averaged.state_dict();
   const auto part = state.tensors.find("wide.weight");
   ASSERT_NE(part, state.tensors.end());
@@ -208,14 +203,13 @@ const Ranks lost_fully_sharded("a rank is lost in use, fully sharded", [](const 
 
 TEST(AveragedModel, ARankLostDuringUseLeavesTornWeights) {
   for (const Ranks* const ranks : {&lost_sharing, &lost_fully_sharded}) {
-    const auto exits = ranks->run(3);  // In much less time than any deadline.
+    const auto exits = ranks->run(3);
     EXPECT_EQ(exits[1].signal, SIGKILL);
     for (const std::size_t survivor : {0U, 2U})
       EXPECT_EQ(exits[survivor].code, 0) << exits[survivor].output;
   }
 }
 
-// Float masters of weights in bfloat16 have float averages.
 const Ranks of_masters("averages of masters", [](const Rank&) {
   torch::set_num_threads(1);
   ProcessGroup world = init_process_group();
@@ -325,7 +319,6 @@ TEST(AveragedModel, GivesTheWeightsBackAfterAnExceptionAndKeepsItsBuffersApart) 
   averaged.with_averages([&] { EXPECT_EQ(net.norm->running_mean[0].item<float>(), 7); });
 }
 
-// The exception is from use(), or contains a parameter to which use() has written.
 TEST(AveragedModel, AnExceptionOfOneRankReachesAllThatShareWeightsAndTheseAreBack) {
   run_in_process(2, [](ProcessGroup& world) {
     Replicas training(world, sharing);
@@ -375,7 +368,6 @@ TEST(AveragedModel, AnExceptionOfOneRankDuringUseLeavesTornWeights) {
         << text;
     EXPECT_TRUE(training.ddp.has_partially_updated_parameters());
   };
-  // Ending a broken group reports it as well.
   EXPECT_EQ(fault_of([&] { run_in_process(2, run); }), Fault::mismatch);
 }
 
@@ -406,7 +398,6 @@ struct Statistics {
   std::int64_t batches;
 };
 
-// Statistics of the first layer of `net`, over batches of these seeds.
 Statistics statistics_of(Net& net, const std::vector<int>& seeds,
                          const ProcessGroup& group = ProcessGroup::self()) {
   update_bn(
@@ -443,7 +434,7 @@ TEST(UpdateBn, MatchesOneRankWithAllBatches) {
   const Statistics expected = statistics_of(alone, {1, 2, 3, 4});
   run_in_process(2, [&](ProcessGroup& world) {
     Replicas training(world);
-    training.ddp(inputs(9)).sum().backward();  // The next ddp() would broadcast buffers.
+    training.ddp(inputs(9)).sum().backward();
     const auto expect_equal_of = [&](const std::vector<int>& on_0, const std::vector<int>& on_1) {
       const Statistics found = statistics_of(*training.net, world.rank() == 0 ? on_0 : on_1, world);
       EXPECT_TRUE(torch::allclose(found.mean, expected.mean, 1e-5, 1e-6));

@@ -1,5 +1,4 @@
-// Uses descriptions and packages like lockstep_export's, but without compiled code, which
-// tests/python/compiled_test.py runs.
+// Packages without compiled code, which tests/python/compiled_test.py runs.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/toolkit/compiled/package.h"
@@ -48,7 +47,6 @@ Json parameter(const Json& names, const std::string& role, Json form) {
   return named(names, std::move(form));
 }
 
-// A convolution with channels_last, a frozen tied weight, an unused one, and a norm.
 Json description() {
   Json input = tensor({4, 3}, {0, 1});
   input["batch_dim"] = 0;
@@ -84,7 +82,7 @@ TEST(CompiledSignature, HasWhatTheExporterWrote) {
   EXPECT_EQ(found.parameters[2].form.make().dim(), 0);
   EXPECT_EQ(found.inputs.at(0).batch_dim, 0U);
   EXPECT_EQ(found.inputs[0].form.strides_for({9, 3}), (Sizes{3, 1}));
-  EXPECT_EQ(found.train.results, 4U);  // A buffer, the loss, an output and a gradient.
+  EXPECT_EQ(found.train.results, 4U);
   EXPECT_EQ(found.eval.results, 2U);
   EXPECT_EQ(found.train.least_batch, 2);
   EXPECT_GT(found.train.most_batch, 1'000'000'000);
@@ -157,7 +155,6 @@ class CompiledPackage : public testing::Test {
 
   const std::string& file() const { return file_; }
 
-  // Returns the error of a file with this content.
   std::string error_of_file(const std::string& content) {
     write_file(file_, content);
     std::string text;
@@ -165,7 +162,6 @@ class CompiledPackage : public testing::Test {
     return text;
   }
 
-  // Returns the error of a package of these records.
   std::string error_of(const std::map<std::string, std::string>& records,
                        Fault fault = Fault::corrupt) {
     {
@@ -183,7 +179,6 @@ class CompiledPackage : public testing::Test {
   const std::string file_ = testing::TempDir() + "compiled_package_test.pt2";
 };
 
-// A description with one file, which this CPU can run.
 std::string with_file(const std::string& record, const std::string& digest) {
   Json json = description();
   json["instruction_sets"] = Json::array();

@@ -60,7 +60,6 @@ std::optional<Path> find_file(const Path& file, bool packed) {
   return std::nullopt;
 }
 
-// For a dataset that was searched by its name.
 std::string remedy_by_variable(const Path& name) {
   if (folder_of_datasets() != nullptr) return ", or correct LOCKSTEP_DATA";
   return ", or set LOCKSTEP_DATA to the folder that contains the folder " + name.string();
@@ -155,7 +154,6 @@ std::optional<IdxFiles> find_idx_files(const Path& folder, const std::string& pr
   return std::nullopt;
 }
 
-// Prefixes of image files, such as "emnist-letters-".
 std::set<std::string> idx_prefixes(const Path& folder, bool train) {
   std::set<std::string> prefixes;
   std::error_code error;

@@ -32,7 +32,7 @@ std::string big_endian(std::uint32_t value) {
   return bytes;
 }
 
-// Writes `count` images of 2 x 2 pixels; image i has the label i % 10 and all pixels equal to i.
+// Image i has 2 x 2 pixels of value i and the label i % 10.
 void write_dataset(const std::filesystem::path& directory, std::uint32_t count,
                    std::uint32_t labels) {
   std::filesystem::create_directories(directory);
@@ -224,7 +224,6 @@ TEST(ImageDataset, RefusesTensorsOfAnotherForm) {
 
 constexpr std::size_t plane = 32 * 32;
 
-// A record whose three planes have the values `red`, 2 and 3.
 std::string record(const std::string& labels, char red) {
   return labels + std::string(plane, red) + std::string(plane, 2) + std::string(plane, 3);
 }
@@ -236,7 +235,6 @@ class Cifar : public testing::Test {
     return scratch_.path() / name;
   }
 
-  // The message of the error from reading `bytes` as CIFAR-10 or CIFAR-100.
   std::string error(const std::string& bytes, bool cifar100 = false) {
     const auto file = write("batch.bin", bytes);
     try {
@@ -290,7 +288,6 @@ TEST_F(Cifar, RefusesWhatIsNoWholeNumberOfRecords) {
   EXPECT_NE(error("").find("found an empty file"), std::string::npos);
 }
 
-// CIFAR's archive for Python has pickles with the same names.
 TEST_F(Cifar, NamesTheFormatOfAnotherFile) {
   EXPECT_NE(error(std::string("\x80\2}q\1.", 6)).find("found a pickle of Python"),
             std::string::npos);
@@ -305,7 +302,6 @@ TEST_F(Cifar, RefusesLabelsBeyondTheLast) {
             std::string::npos);
 }
 
-// Such a file is left by an interrupted download or by `truncate`.
 TEST_F(Cifar, RefusesAFileThatIsLargerThanAnyBeforeItTakesMemory) {
   const auto file = write("batch.bin", "");
   std::filesystem::resize_file(file, std::uintmax_t{3073} * 10'000'000);

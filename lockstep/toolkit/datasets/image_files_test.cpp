@@ -16,14 +16,12 @@
 namespace lockstep::datasets::image_files_test {
 namespace {
 
-// Two images of three rows and five columns, with values counting up from 0.
 std::string small_file() {
   std::string bytes{0, 0, 8, 3, 0, 0, 0, 2, 0, 0, 0, 3, 0, 0, 0, 5};
   for (char value = 0; value < 30; ++value) bytes += value;
   return bytes;
 }
 
-// The header of `count` values in one dimension.
 std::string header_of(std::uint32_t count) {
   std::string bytes{0, 0, 8, 1};
   for (int shift = 24; shift >= 0; shift -= 8) bytes += static_cast<char>(count >> shift);
@@ -51,7 +49,6 @@ class Idx : public testing::Test {
     return read_idx(file_);
   }
 
-  // The message of the Error from reading `bytes`, which must be of this kind.
   std::string error(const std::string& bytes, Fault fault = Fault::corrupt) {
     try {
       read(bytes);
@@ -149,7 +146,7 @@ TEST_F(Idx, RefusesCountsThatNoFileHolds) {
 }
 
 TEST_F(Idx, RefusesAForgedGzipTrailer) {
-  // The trailer agrees with a header that claims 4 GB, in a file of 50 bytes.
+  // Claims 4 GB in 50 bytes.
   std::string packed = gzip(header_of(0xfffffff0) + std::string(30, '\0'));
   packed.replace(packed.size() - 4, 4, "\xf8\xff\xff\xff");
   EXPECT_TRUE(contains(error(packed), "byte 4"));
@@ -162,7 +159,7 @@ TEST_F(Idx, DetectsEveryDamagedBitOfAPackedFile) {
     std::string bad = good;
     bad[bit / 8] = static_cast<char>(bad[bit / 8] ^ 1 << bit % 8);
     try {
-      // Some bits of the gzip header have no effect, for example the time and the operating system.
+      // Some bits of the gzip header have no effect.
       EXPECT_EQ(read(bad).values, expected.values) << "bit " << bit;
     } catch (const Error& error) {
       EXPECT_TRUE(error.fault() == Fault::corrupt || error.fault() == Fault::unsupported)
@@ -186,7 +183,6 @@ TEST_F(Idx, NamesAFileThatIsNotThereOrIsNoFile) {
   EXPECT_THROW(read_idx(file_), Error) << "and it does not wait for a writer";
 }
 
-// A sparse file with more bytes than any host has memory for.
 TEST_F(Idx, RefusesMoreValuesThanThereIsMemoryForBeforeItTakesAny) {
   constexpr std::uintmax_t values = std::uintmax_t{1} << 43;
   const std::string header{0, 0, 8, 2, '\x80', 0, 0, 0, 0, 0, 0x10, 0};

@@ -71,8 +71,9 @@ class LOCKSTEP_API Lora final : public Stateful {
 
   // merge() adds the adapters to the weights and removes them from the model; unmerge() restores
   // the weights up to rounding. Every rank calls these.
-  // Errors of merge(), unmerge() and remove(): misuse, before any change, if ranks share a weight
-  // (destroy DistributedDataParallel first), or within edit_parameters(). unmerge(): also misuse if
+  // Errors of merge(), unmerge() and remove(): misuse, before any change, within edit_parameters(),
+  // or if ranks share a weight (share_parameters). Then destroy DistributedDataParallel, and give
+  // each weight its own memory with set_data(clone()). unmerge(): also misuse if
   // a layer has another adapter now.
   void merge();
   void unmerge();

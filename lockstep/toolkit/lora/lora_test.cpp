@@ -1,5 +1,3 @@
-// Tests of Lora against the formula.
-
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/toolkit/lora/lora.h"
 
@@ -21,7 +19,6 @@ namespace {
 
 using test::fault_of;
 
-// All nets draw the same initial weights.
 struct Seeded {
   Seeded() { torch::manual_seed(4); }
 };
@@ -46,7 +43,7 @@ at::Tensor parameter(const torch::nn::Module& model, const std::string& name) {
   return model.named_parameters()[name];
 }
 
-// Trains one step, so that the adapters differ from their initial values.
+// The adapters then differ from their initial values.
 void train(Net& net, const Lora& lora) {
   net.forward(torch::ones({3, 6})).sum().backward();
   const torch::NoGradGuard no_grad;

@@ -1,5 +1,3 @@
-// LoRA in a whole training: on two ranks, with checkpoints of the adapters only.
-
 // SPDX-License-Identifier: Apache-2.0
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
@@ -44,7 +42,6 @@ struct Net : torch::nn::Module {
   torch::nn::Linear out{6, 2};
 };
 
-// Steps of one rank, on its rows of a batch that depends on the step.
 class Training {
  public:
   Training(const ProcessGroup& world, const std::filesystem::path& folder)
@@ -113,7 +110,7 @@ TEST(LoraTraining, OnTwoRanksIsThatOfOneAndContinuesFromItsCheckpoint) {
   EXPECT_EQ(saved.contents("lora").tensors.size(), 2U);
 }
 
-// edit_parameters() runs on rank 0 only: a merge there would leave the other ranks' adapters.
+// A merge in edit_parameters() would leave the other ranks' adapters.
 TEST(LoraTraining, RefusesMergesOfOneRankAndOfSharedWeights) {
   for (const bool shares : {false, true})
     run_in_process(2, [&](ProcessGroup& world) {

@@ -33,7 +33,6 @@ using test::fault_of;
 
 constexpr std::int64_t width = 24, rows = 12;
 
-// The last layer has three outputs, so it cannot be cut in two.
 LayerList layers() {
   LayerList layers;
   for (int i = 0; i < 3; ++i)
@@ -77,7 +76,6 @@ const test::Ranks measure_nothing("plan: measure nothing", [](const test::Rank&)
             std::string::npos);
 });
 
-// Two modules with the same type, parameters and buffers.
 struct WindowedImpl : torch::nn::Module {
   explicit WindowedImpl(int size) : window(size) { register_module("linear", linear); }
   torch::Tensor forward(const torch::Tensor& input) { return linear(input); }
@@ -132,7 +130,6 @@ const test::Ranks measure_others("plan: ranks have other layers", [](const test:
   EXPECT_NE(text.find("rank 1 measured other layers or rows than rank 0"), text.npos) << text;
 });
 
-// Only the last rank refuses.
 const test::Ranks refuse_alone("plan: one rank refuses", [](const test::Rank& rank) {
   LayerList list;
   list.add("h", [] { return nn::Linear(width, width); });
@@ -153,7 +150,6 @@ const test::Ranks refuse_alone("plan: one rank refuses", [](const test::Rank& ra
       << text;
 });
 
-// As the command reads it.
 ModelProfile profile_of(const test::Ranks& body, int ranks) {
   const test::ScratchDirectory scratch;
   const std::string file = scratch.path() / "profile.json";
@@ -187,7 +183,6 @@ TEST(PlanIfAsked, MeasuresEachKindOfLayerOnce) {
   EXPECT_EQ(profile.ranks, 2);
   EXPECT_EQ(profile.rows, rows);
   EXPECT_EQ(profile.layers, (std::vector<std::string>{"h.0", "h.1", "h.2", "out"}));
-  // The first layer's input needs no gradient.
   EXPECT_EQ(profile.kind_of_layer, (std::vector<int>{0, 1, 1, 2}));
   EXPECT_EQ(profile.parameters, 3 * (width * width + width) + 3 * width + 3);
   EXPECT_TRUE(profile.has_fully_sharded);
@@ -248,7 +243,6 @@ TEST(PlanIfAsked, MeasuresForTheCommandAlone) {
 
 TEST(PlanIfAsked, ReportsWhyALayerCannotBeCut) {
   const ModelProfile profile = profile_of(measure_cut, 2);
-  // Layers that are cut otherwise are of another kind.
   EXPECT_EQ(profile.kind_of_layer, (std::vector<int>{0, 1, 2, 3}));
   constexpr double weight = 4 * width * width, bias = 4 * width;
   std::size_t kind = 0;

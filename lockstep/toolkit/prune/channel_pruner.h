@@ -1,5 +1,5 @@
 // Structured pruning: removes the least important channels of a model (docs/guide/pruning.md). The
-// result is a smaller dense model, which is faster on any hardware.
+// result is a smaller dense model.
 //
 //   lockstep::ChannelPruner pruner(*model, batch.data, world, {.sparsity = 0.5});
 //   std::cout << to_string(pruner.plan());  // Groups, parameters and MACs, before and after.

@@ -1,4 +1,4 @@
-// Tests of ChannelPruner. tests/python/pruning_test.py compares its plans with Torch-Pruning's.
+// tests/python/pruning_test.py compares plans with Torch-Pruning's.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/toolkit/prune/channel_pruner.h"
@@ -68,7 +68,6 @@ std::string digest_of(const torch::nn::Module& model) {
   return sha256(tensors);
 }
 
-// Replaces the weights that the plan removes by zeros.
 void mask(const torch::nn::Module& model, const PruningPlan& plan) {
   const torch::NoGradGuard no_grad;
   auto tensors = tensors_of(model);
@@ -82,7 +81,6 @@ void mask(const torch::nn::Module& model, const PruningPlan& plan) {
   }
 }
 
-// Gives BatchNorms statistics and scales that differ between channels.
 void vary_norms(const torch::nn::Module& model) {
   const torch::NoGradGuard no_grad;
   for (const auto& [name, tensor] : named_tensors(model))
@@ -151,7 +149,6 @@ TEST(ChannelPruner, FollowsDepthwiseConvolutionsAndSqueezeAndExcitation) {
   expect_pruned_equals_masked(*model, torch::randn({1, 3, 64, 64}), {.importance = Importance::l2});
 }
 
-// A concatenation, grouped and transposed convolutions, an Embedding, a view of heads.
 struct Mixed : torch::nn::Module {
   Mixed() {
     register_module("left", left);
@@ -191,8 +188,7 @@ TEST(ChannelPruner, FollowsConcatenationsGroupsAndPermutations) {
   EXPECT_EQ(model.last->options.out_channels(), 3);
 }
 
-// The two groups of a convolution read different channels, which are therefore removed in pairs.
-// Four pairs contain a channel of the model's input.
+// Channels are removed in pairs. Four pairs contain a channel of the model's input.
 TEST(ChannelPruner, KeepsChannelsWhosePartnerStays) {
   Mixed model;
   const PruningPlan plan =
@@ -565,7 +561,7 @@ TEST(ChannelPruner, RefusesTheOptimizerOfAnotherModel) {
   EXPECT_EQ(fault_of([&] { pruner.apply(own, foreign); }, &text), Fault::misuse);
   EXPECT_NE(text.find("an optimizer that has no parameter of this model"), text.npos) << text;
   EXPECT_EQ(model.conv1->weight.size(0), channels) << "nothing is changed";
-  pruner.apply(own);  // An optimizer of a layer that keeps its channels.
+  pruner.apply(own);
 }
 
 TEST(ChannelPruner, RefusesParametersInUseAndStateOfSeveralRanks) {
@@ -601,7 +597,7 @@ TEST(ChannelPruner, RefusesParametersThatRanksShare) {
 
 // --- Ranks and checkpoints -----------------------------------------------------------------------
 
-// Channels 2 and 3 have the largest means over the ranks; each rank alone would keep others.
+// Each rank alone would keep other channels.
 TEST(ChannelPruner, TakesMeansOfImportancesOverRanks) {
   const double norms[2][4] = {{9, 0, 6, 5}, {0, 9, 5, 6}};
   run_in_process(2, [&](ProcessGroup& world) {
@@ -616,7 +612,7 @@ TEST(ChannelPruner, TakesMeansOfImportancesOverRanks) {
 TEST(ChannelPruner, PrunesTheSameChannelsOnAllRanks) {
   std::vector<std::vector<ChannelCut>> cuts(2);
   run_in_process(2, [&](ProcessGroup& world) {
-    auto model = std::make_shared<Cnn>(1, 28, 10);  // Ranks draw from one generator in turn.
+    auto model = std::make_shared<Cnn>(1, 28, 10);  // Ranks draw from one generator.
     ChannelPruner pruner(*model, torch::randn({1, 1, 28, 28}), world);
     cuts[static_cast<std::size_t>(world.rank())] = pruner.apply().cuts;
     DistributedDataParallel ddp(model, world);

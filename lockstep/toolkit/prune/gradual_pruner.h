@@ -31,7 +31,7 @@ struct GradualPrunerOptions {
   double initial_sparsity = 0;
   double final_sparsity = 0.9;
 
-  // Optimizer steps, from 1, after which the first and last masks are computed.
+  // Optimizer steps, from 1, of the first and last masks.
   std::int64_t begin = 0;  // 0: first at `every`, or `end` if earlier.
   std::int64_t end = 1;
 

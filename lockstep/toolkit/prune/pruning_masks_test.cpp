@@ -1,5 +1,4 @@
-// Tests of PruningMasks and GradualPruner. tests/python/pruning_test.py compares masks with
-// Python's.
+// tests/python/pruning_test.py compares masks with Python's.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/toolkit/prune/pruning_masks.h"
@@ -38,7 +37,7 @@ at::Tensor weight_of(const torch::nn::Sequential& model) {
   return model->named_parameters()["0.weight"];
 }
 
-// Values have another order on each rank, so ranks would choose different masks.
+// Ranks would choose different masks.
 at::Tensor weights_of_rank(int rank, const at::Tensor& parameter) {
   const at::Tensor values = torch::linspace(-1, 2, parameter.numel()).view_as(parameter);
   return rank == 0 ? values : values.flip(0);
@@ -188,8 +187,7 @@ TEST(GradualPruner, FollowsTheCubicSchedule) {
   EXPECT_NEAR(pruner.scheduled_sparsity(), 0.9, 1e-12);
 }
 
-// Trains on two ranks with different weights and inputs; a resumed training continues with a pruner
-// of a later step. Returns the digest of each rank's masks.
+// Ranks have different weights and inputs. Returns the digest of each rank's masks.
 std::vector<std::string> trained(bool resumed) {
   std::vector<std::string> digests(2);
   run_in_process(2, [&](ProcessGroup& world) {

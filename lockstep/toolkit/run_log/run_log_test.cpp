@@ -162,7 +162,6 @@ TEST(RunLog, CountsAStepThatIsMovedOnce) {
   EXPECT_EQ(run.at("samples"), 48);
 }
 
-// Waits until rank 0 has written five steps of all ranks.
 void await_steps(const fs::path& file, int ranks) {
   const auto limit = std::chrono::steady_clock::now() + 20s;
   const auto is_complete = [&] {
@@ -178,7 +177,6 @@ void await_steps(const fs::path& file, int ranks) {
   }
 }
 
-// Waits until run.json reports `ended`.
 void await_end(const fs::path& file, const std::string& ended) {
   const auto limit = std::chrono::steady_clock::now() + 20s;
   while (read_run(file).at("ended") != ended) {
@@ -187,7 +185,6 @@ void await_end(const fs::path& file, const std::string& ended) {
   }
 }
 
-// Checks that run.json finally reports `ended`.
 void lose_a_rank(const Rank& rank, int victim, const std::string& ended) {
   const fs::path file = rank.scratch / "run.json";
   const auto run_until_the_loss = [&] {
@@ -215,7 +212,6 @@ const Ranks without_rank_1("run log: without rank 1",
 const Ranks without_rank_0("run log: without rank 0",
                            [](const Rank& rank) { lose_a_rank(rank, 0, "running"); });
 
-// Asserts that `victim` was killed, and the other ranks exited with 0.
 void expect_killed(int victim, const std::vector<test::Exit>& exits) {
   for (const test::Exit& exit : exits) {
     EXPECT_EQ(exit.signal, exit.rank == victim ? SIGKILL : 0) << "rank " << exit.rank;
@@ -223,7 +219,6 @@ void expect_killed(int victim, const std::vector<test::Exit>& exits) {
   }
 }
 
-// A program that catches the loss, and ends its log normally.
 const Ranks ends_in_spite_of_a_loss("run log: ends in spite of a loss", [](const Rank& rank) {
   const ProcessGroup group = init_process_group({.timeout = 20s});
   RunLog log(group, {.json = rank.scratch / "run.json"});

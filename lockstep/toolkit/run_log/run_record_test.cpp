@@ -19,7 +19,6 @@ namespace {
 using namespace std::chrono_literals;
 using nlohmann::json;
 
-// Each row has the number of its step.
 RankReport report_of(int rank, int first, int steps) {
   RankReport report{.rank = rank, .step = first + steps};
   for (int step = first; step < first + steps; ++step)

@@ -1,5 +1,5 @@
-// Learning rate schedules: the base class and combinations. Single schedules: schedules.h,
-// cyclic_schedules.h. Programs: docs/guide/learning-rates.md.
+// The base class of learning rate schedules, and combinations. Programs:
+// docs/guide/learning-rates.md.
 //
 //   lockstep::LinearLR warm_up(adam, {.start_factor = 1e-3, .total_iters = 500});
 //   lockstep::CosineAnnealingLR cosine(adam, {.T_max = steps - 500});
@@ -8,7 +8,7 @@
 //
 // Rates and momenta equal those of Python's torch.optim.lr_scheduler, bit for bit. Options and
 // state entries have Python's names. Each language can resume from the other's state. Create
-// schedules before loading a checkpoint, because the constructor sets rates.
+// schedules before loading a checkpoint.
 //
 // Lifetime: the optimizer outlives its schedules, and children outlive their parents. Destroy all
 // schedules of an optimizer before creating another optimizer at its address.

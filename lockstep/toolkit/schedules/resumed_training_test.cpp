@@ -1,5 +1,4 @@
-// Compares an interrupted training, resumed from its checkpoint in other processes and on other
-// numbers of ranks, with one that never stopped.
+// Resumes trainings in other processes and on other numbers of ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #include <ATen/ops/allclose.h>
@@ -113,7 +112,6 @@ struct Training {
   }
 
   // A sample is its own index, so no dataset is needed.
-  // The global batch always has 12 samples.
   void train(std::int64_t last, Checkpointer* checkpoints = nullptr) {
     for (auto epoch = sampler.epoch(); step < last; ++epoch) {
       sampler.set_epoch(epoch);
@@ -154,7 +152,7 @@ fs::path folder_of(const test::Rank& rank, Kind kind) {
   return rank.scratch / std::to_string(static_cast<int>(kind));
 }
 
-// Trains without interruption; saves each step in the background, and the digest of the weights.
+// Saves each step in the background, and the digest of the weights.
 void train_and_save(const test::Rank& rank, Kind kind) {
   ProcessGroup world = init_process_group();
   torch::manual_seed(world.rank());
@@ -169,7 +167,6 @@ void train_and_save(const test::Rank& rank, Kind kind) {
   destroy_process_group(world);
 }
 
-// Resumes from each of them, like a new process.
 void resume_all(const test::Rank& rank, Kind kind) {
   ProcessGroup world = init_process_group();
   std::string expected;
@@ -194,8 +191,7 @@ std::vector<at::Tensor> weights_of(const Training& training) {
   return weights;
 }
 
-// Four ranks train on whole batches, without random numbers. Two ranks continue from step 5 to 8,
-// and three to the end.
+// Four ranks train on whole batches. Two continue from step 5 to 8, and three to the end.
 void change_ranks(const test::Rank& rank) {
   ProcessGroup world = init_process_group();
   torch::manual_seed(1);
@@ -234,7 +230,7 @@ void train_then_resume(const test::Rank& rank, Kind kind) {
   resume_all(rank, kind);
 }
 
-// Fully sharded, with float parameters, or bfloat16 ones whose optimizer steps float masters.
+// Fully sharded, with float or bfloat16 parameters.
 struct Halved {
   Halved(const ProcessGroup& world, std::optional<at::ScalarType> type)
       : fsdp(net, world, {.param_type = type}),

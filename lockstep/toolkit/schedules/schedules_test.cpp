@@ -1,5 +1,4 @@
-// tests/python/schedules_test.py compares rates and states with Python's. This file tests errors,
-// and behaviour that Python lacks.
+// tests/python/schedules_test.py compares rates and states with Python's.
 
 // SPDX-License-Identifier: Apache-2.0
 #include "lockstep/toolkit/schedules/schedules.h"
@@ -39,7 +38,6 @@ using torch::optim::SGDOptions;
 
 std::vector<at::Tensor> weights() { return {torch::zeros({1}, torch::requires_grad())}; }
 
-// An optimizer with `rates.size()` param groups.
 SGD sgd_of(const std::vector<double>& rates) {
   std::vector<OptimizerParamGroup> groups;
   for (const double rate : rates)
@@ -201,7 +199,7 @@ TEST(Schedules, MomentumCyclesInOptionsOfEveryType) {
 // --- ReduceLROnPlateau ---------------------------------------------------------------------------
 
 TEST(Schedules, RanksReduceTheirRatesTogetherAtTheMeanOfTheirMetrics) {
-  // Rank 0 alone would never reduce its rate; rank 1 would always do so.
+  // Rank 0 alone would never reduce its rate, rank 1 always.
   const auto metric_of = [](int rank, int epoch) {
     return rank == 0 ? 1.0 / (1 + epoch) : 1.0 + 0.01 * (epoch % 7);
   };
@@ -240,7 +238,7 @@ TEST(Schedules, APlateauWithANewParamGroupIsResumed) {
   };
   add_group_to(sgd);
   add_group_to(other);
-  test::load(resumed, plateau.state_dict());  // It has numbers of the first group only.
+  test::load(resumed, plateau.state_dict());
   for (int epoch = 0; epoch < 2; ++epoch) plateau.step(1.0);
   test::load(resumed, plateau.state_dict());
   EXPECT_EQ(resumed.state_dict().values, plateau.state_dict().values);
@@ -251,14 +249,13 @@ TEST(Schedules, APlateauWithANewParamGroupIsResumed) {
             refusal_of([&] { refuses.wanted(plateau.state_dict()); }));
 }
 
-// A plateau needs a metric, so it can neither be stepped without one nor be a child of another
-// schedule.
+// A plateau needs a metric.
 static_assert(!std::is_convertible_v<ReduceLROnPlateau*, LRScheduler*>);
 static_assert(!std::is_convertible_v<ReduceLROnPlateau*, torch::optim::LRScheduler*>);
 
 // --- States --------------------------------------------------------------------------------------
 
-// Saves in step 7, loads into new objects with other options, and compares the following steps.
+// Saves in step 7, loads into new objects with other options.
 template <class Make>
 void expect_to_resume(Make make) {
   Adam adam(weights(), AdamOptions(0.5)), other(weights(), AdamOptions(0.5));
@@ -466,7 +463,7 @@ TEST(Schedules, RefuseCyclesThatCannotBe) {
   expect_in("give total_steps", one_cycle({.max_lr = 1, .epochs = 3}));
   expect_in("total_steps must be", one_cycle({.max_lr = 1, .total_steps = -1}));
   expect_in("pct_start", one_cycle({.max_lr = 1, .total_steps = 5, .pct_start = 1.5}));
-  // The first phase would have length 0, by which Python divides.
+  // Python would divide by 0.
   expect_in("phase 0 has no steps", one_cycle({.max_lr = 1, .total_steps = 10, .pct_start = 0.1}));
   expect_in("div_factor", one_cycle({.max_lr = 1, .total_steps = 5, .div_factor = 0}));
   expect_in("momentum or betas",

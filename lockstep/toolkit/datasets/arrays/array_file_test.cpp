@@ -20,7 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 using test::fault_of;
 
-// A file of version 1.0, as NumPy pads it.
 std::string npy(std::string text, const std::string& values) {
   constexpr std::size_t fixed = 10;
   text.append(63 - (fixed + text.size()) % 64, ' ');
@@ -103,7 +102,7 @@ TEST_F(ArrayFiles, MayHaveTheHeadersOfOtherWriters) {
 
 TEST_F(ArrayFiles, AreCopiedIfTheirValuesLieAtAnOddPlace) {
   std::string file = npy(two_by_three, counted<float>(6));
-  file.erase(100, 1);  // A space of the padding.
+  file.erase(100, 1);
   --file[8];
   const ArrayFile array(write("x.npy", file));
   EXPECT_TRUE(array.tensor().equal(at::arange(6, at::kFloat).view({2, 3})));

@@ -20,7 +20,6 @@ constexpr std::size_t file_header = 14;
 
 enum BmpCompression : std::uint32_t { none = 0, rle8 = 1, rle4 = 2, bitfields = 3 };
 
-// Red, green, blue and alpha.
 using Masks = std::array<std::uint32_t, 4>;
 
 // Masks that Pillow supports for 4-byte pixels.

@@ -27,9 +27,8 @@
 
 namespace lockstep {
 
-// Decoded pixels in memory that all ranks of a host map. The first rank that needs an image decodes
-// it for the host. The memory is freed however the ranks exit. Images beyond its size are decoded
-// each time.
+// Decoded pixels in memory that all ranks of a host map (docs/guide/images.md). The memory is freed
+// however the ranks exit. Images beyond its size are decoded each time.
 struct HostCache {
   // For the whole host, reserved at once: 3 bytes per pixel, and up to 95 per image.
   std::size_t bytes = 0;
@@ -49,7 +48,7 @@ class LOCKSTEP_API BadFiles {
   static const BadFiles error;  // Throws an Error.
 
   // Uses the next decodable image, with its target: the same on any number of ranks and threads.
-  // Each rank logs a bad file once, and throws an Error after more than `at_most` of them.
+  // Each rank throws an Error after more than `at_most` bad files.
   static BadFiles skip(std::size_t at_most) { return BadFiles(at_most); }
 
   // Empty for `error`.

@@ -27,7 +27,6 @@ class FolderOfClasses : public testing::Test {
 
   std::filesystem::path root() const { return scratch_.path() / "root"; }
 
-  // "class number: path below the root" for each image.
   Names listed() const {
     const FolderIndex index(root());
     Names names;
@@ -95,7 +94,6 @@ TEST_F(FolderOfClasses, HasAFingerprintOfItsNames) {
 }
 
 TEST(PythonsOrder, IsThatOfCodePoints) {
-  // U+FFFD, the surrogate U+DCFF of a byte FF, U+1F600, and surrogates of a cut character.
   const Names rising{"",
                      "a",
                      "a-",

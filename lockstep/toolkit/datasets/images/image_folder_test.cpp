@@ -55,7 +55,6 @@ const ImageTransform recipe =
 
 class Folder : public testing::Test {
  protected:
-  // Three classes of four images; the first number of a name is the class.
   Folder() {
     for (unsigned i = 0; i < 12; ++i) {
       const std::string name = std::to_string(i / 4) + "/" + std::to_string(10 + i);

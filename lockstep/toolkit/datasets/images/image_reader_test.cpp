@@ -33,7 +33,6 @@ Pixels decode(const std::string& file) {
   return decode(file, {.size = read_image(bytes_of(file))->size()});
 }
 
-// The text of the BadImage that decoding throws.
 std::string refusal(const std::string& file) {
   try {
     decode(file);
@@ -51,7 +50,7 @@ bool is_same(const PixelView& a, const PixelView& b) {
   return true;
 }
 
-// All kinds of files by name, in sizes that are not multiples of blocks.
+// Sizes are not multiples of blocks.
 std::vector<std::pair<std::string, std::string>> all_files(int width, int height) {
   std::vector<std::pair<std::string, std::string>> files;
   for (const auto& [name, kind] : test::jpeg_kinds())
@@ -63,7 +62,6 @@ std::vector<std::pair<std::string, std::string>> all_files(int width, int height
   return files;
 }
 
-// Replaces bytes of the file at an offset.
 std::string changed(std::string file, std::size_t at, const std::string& bytes) {
   return file.replace(at, bytes.size(), bytes);
 }
@@ -126,7 +124,7 @@ TEST(ImageReader, RefusesWhatItDoesNotDecodeByName) {
 
 // --- Simple formats ------------------------------------------------------------------------------
 
-// Files whose pixels are bytes 0 to 17, three columns and two rows.
+// Pixels are bytes 0 to 17, three columns and two rows.
 std::vector<std::pair<std::string, std::string>> simple_files() {
   std::string raw, plain = "P3 3 # columns\n2 255\n", rows;
   for (int value = 0; value < 18; ++value) {
@@ -180,7 +178,6 @@ TEST(ImageReader, RefusesSimpleFormatsThatClaimMorePixelsThanTheyHold) {
     EXPECT_NE(refusal(file), "");
 }
 
-// BMP with run lengths and GIF: their sizes are possible at the highest compression.
 TEST(ImageReader, AllocatesNoMoreThanIsDecodedIfTheDataOfALargeImageEndsTooEarly) {
   const std::string bmp = "BM........\x36\4\0\0\x28\0\0\0\0\x30\0\0\0\x30\0\0\1\0\x08\0\1\0\0\0"s +
                           std::string(20 + 1024, '\0') + std::string(20'000, '\1');
@@ -194,7 +191,7 @@ TEST(ImageReader, AllocatesNoMoreThanIsDecodedIfTheDataOfALargeImageEndsTooEarly
             "claims 12288 x 12288 pixels, more than its bytes can hold");
 }
 
-// BMP may skip pixels, and a canvas may be larger than its frame, without bytes for the pixels.
+// BMP may skip pixels, and a canvas may exceed its frame.
 TEST(ImageReader, RefusesALargeImageInASmallFileOfAnyFormat) {
   const std::string bmp = "BM........\x36\4\0\0\x28\0\0\0\0\x30\0\0\0\x30\0\0\1\0\x08\0\1\0\0\0"s +
                           std::string(20 + 1024, '\0') + "\0\2\xff\xff"s;
@@ -238,7 +235,6 @@ TEST(ImageReader, ReadsAJpegWithStrayBytesToTheSamePixels) {
   }
 }
 
-// Too many bytes of pixel data are damage.
 TEST(ImageReader, TakesStrayBytesBeforeARestartMarkerForDamage) {
   const std::string file = test::jpeg_file(64, 64, {.restart_rows = 1});
   const std::size_t restart = file.find("\xff\xd0");
@@ -253,7 +249,7 @@ TEST(ImageReader, TakesAWarningForDamage) {
   EXPECT_NE(refusal(changed(file, middle, std::string("\xff\xd9", 2))), "");
 }
 
-// Sizes are two bytes each, height first, behind FF C0, a length of two bytes, and the precision.
+// Behind FF C0: length (2), precision (1), height, width.
 TEST(ImageReader, RefusesAJpegThatClaimsMorePixelsThanItCanHold) {
   const std::string file = test::jpeg_file(64, 64);
   const std::size_t size_at = file.find("\xff\xc0") + 5;

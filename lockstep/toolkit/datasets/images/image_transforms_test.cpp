@@ -31,7 +31,6 @@ Pixels coordinates(const ImageSize& size) {
   return pixels;
 }
 
-// Records which region was decoded.
 class Recorder final : public ImageReader {
  public:
   explicit Recorder(const PixelView& pixels) : pixels_(pixels) {}
@@ -67,7 +66,6 @@ Result transformed(const ImageTransform& transform, const ImageSize& size, std::
   return {batch[0], source.decoded};
 }
 
-// The value of a channel, a whole number.
 int value(const at::Tensor& image, int channel, std::int64_t y, std::int64_t x) {
   return static_cast<int>(std::lround(image[channel][y][x].item<float>() * 255));
 }

@@ -65,7 +65,7 @@ TEST(PixelCache, FillsASlotAgainAfterItsLoadFailed) {
   EXPECT_FALSE(cache.find(2));
   const auto again = cache.start(2, size);
   ASSERT_TRUE(again);
-  EXPECT_EQ(again->pixels(), pixels);  // A second image would not fit.
+  EXPECT_EQ(again->pixels(), pixels);
 }
 
 TEST(PixelCache, DoesNotWaitForALivingFiller) {
@@ -101,8 +101,7 @@ TEST(PixelCache, RefusesRanksWithOtherImagesOrOptions) {
             Fault::mismatch);
 }
 
-// Rank 1 is killed while it fills a slot. Rank 0, which makes no further calls, fills it in the
-// same memory, which has space for one image.
+// Rank 1 is killed while it fills a slot. Rank 0 fills it in the same memory.
 const test::Ranks killed_filler("a filler is killed", [](const test::Rank& rank) {
   const auto world = init_process_group();
   PixelCache cache(1, 0, {.bytes = 64 + 64 + 128, .group = world});
@@ -205,8 +204,7 @@ ImageOptions options_with(std::optional<HostCache> cache) {
   return {.transform = RandomResizedCrop(32) | RandomHorizontalFlip(), .cache = std::move(cache)};
 }
 
-// Each rank fills its part of two epochs, which differ. In the second it reads images that other
-// ranks decoded in the first.
+// In the second epoch, it reads images that other ranks decoded in the first.
 void fill_as_rank(const ProcessGroup& group, const std::filesystem::path& root, std::size_t bytes) {
   const ImageFolder plain(root, options_with({}));
   const ImageFolder cached(root, options_with(HostCache{.bytes = bytes, .group = group}));

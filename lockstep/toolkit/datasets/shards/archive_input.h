@@ -50,7 +50,6 @@ class PlainInput : public ArchiveInput {
   std::uint64_t at_ = 0;
 };
 
-// libarchive's handle for reading from an ArchiveInput.
 class ArchiveReader {
  public:
   // `block`: bytes per read, a multiple of tar's 512.

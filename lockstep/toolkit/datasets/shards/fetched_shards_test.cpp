@@ -46,7 +46,6 @@ using namespace std::chrono_literals;
 using test::await_file;
 using test::fault_of;
 
-// Shards of ten samples each; a sample contains its number.
 void write_remote(const fs::path& folder, std::size_t shards) {
   fs::create_directories(folder);
   ShardWriter writer(folder / "train", {.samples = 10});
@@ -55,7 +54,7 @@ void write_remote(const fs::path& folder, std::size_t shards) {
   writer.finish();
 }
 
-// Replaces an index by one of version 1 with one sample of this key.
+// An index of version 1 with one sample of this key.
 void make_first_version(const fs::path& path, const std::string& key) {
   const std::uint64_t bytes = ShardIndex(path)->shard().size;
   const std::string name = key + ".txt";
@@ -73,7 +72,6 @@ void make_first_version(const fs::path& path, const std::string& key) {
   ASSERT_FALSE(ShardIndex(path)->is_for({}));
 }
 
-// A program that logs what it copies.
 std::string write_script(const fs::path& path, const std::string& body) {
   std::ofstream(path) << "#!/bin/sh\n" << body;
   fs::permissions(path, fs::perms::owner_all);
@@ -95,20 +93,17 @@ class FetchedShards : public testing::Test {
             .fetch_timeout = 20s};
   }
 
-  // Copies shards and logs each call.
   TarShardsOptions copying() const {
     return options(
         write_script(path("copy"), "echo \"$1\" >> " + path("log") + "; cp \"$1\" \"$2\"") +
         " {url} {path}");
   }
 
-  // A script that waits for its child process.
   std::string sleeping() const {
     return write_script(path("sleep"), "sleep 600 & echo $! > " + path("pid") + "; wait") +
            " {url} {path}";
   }
 
-  // Shards that have indexes, but are not fetched in time.
   TarShards slow_shards() const {
     TarShards({urls()}, copying());
     for (const auto& entry : fs::directory_iterator(path("cache")))
@@ -116,7 +111,6 @@ class FetchedShards : public testing::Test {
     return TarShards({urls()}, options(sleeping()));
   }
 
-  // The process that sleeping() has started.
   pid_t wait_for_sleeper() const {
     pid_t pid = 0;
     while (!(std::ifstream(path("pid")) >> pid)) std::this_thread::sleep_for(1ms);
@@ -163,7 +157,7 @@ TEST_F(FetchedShards, RefuseACacheThatDoesNotFitOnTheDisk) {
   EXPECT_NE(text.find("TarShardsOptions::cache_bytes is 1152921504606846976, and the disk of"),
             text.npos)
       << text;
-  options.cache_bytes = std::nullopt;  // As much as fits on the disk.
+  options.cache_bytes = std::nullopt;
   EXPECT_EQ(TarShards({urls()}, options).size(), 60U);
 }
 
@@ -171,12 +165,12 @@ TEST_F(FetchedShards, CountAllOfTheCacheWhileOthersFetchIntoIt) {
   TarShardsOptions options = copying();
   TarShards({urls()}, options);
   std::ofstream(path("cache/large.tar")).close();
-  constexpr std::uint64_t large = std::uint64_t{1} << 43;  // Most of it is not on the disk.
+  constexpr std::uint64_t large = std::uint64_t{1} << 43;
   fs::resize_file(path("cache/large.tar"), large);
   options.cache_bytes = large;
   std::atomic<bool> ends = false;
   std::thread other([&] {
-    std::error_code gone;  // The constructors remove them, too.
+    std::error_code gone;
     while (!ends) {
       for (const char* name : {"a", "b", "c", "d"}) {
         fs::create_directories(path("cache/parts/") + name, gone);
@@ -213,7 +207,6 @@ TEST_F(FetchedShards, NeedNotBeFetchedForTheirIndexes) {
   EXPECT_EQ(cached(), 1U);
 }
 
-// Version 1 divided some shards into other samples.
 TEST_F(FetchedShards, MakeTheirIndexesIfTheFetchedOnesAreOfAnEarlierVersion) {
   for (const auto& entry : fs::directory_iterator(path("remote")))
     if (entry.path().extension() == ".index") make_first_version(entry.path(), "other");
@@ -230,7 +223,7 @@ TEST_F(FetchedShards, MakeTheirIndexesIfTheFetchedOnesAreOfAnEarlierVersion) {
   EXPECT_EQ(shards.size(), 60U);
   for (const std::size_t i : {0, 25, 59})
     EXPECT_EQ(shards.sample(i).parts.at("txt"), std::to_string(i));
-  EXPECT_EQ(fetches(), 12U);  // Each index, and each shard once.
+  EXPECT_EQ(fetches(), 12U);
 }
 
 TEST_F(FetchedShards, ReplaceIndexesOfAnEarlierVersionInTheCache) {
@@ -253,7 +246,7 @@ TEST_F(FetchedShards, LeaveTheCacheWhenTheyWereNotUsedForLongest) {
   const std::size_t before = fetches();
   shards.sample(0);
   EXPECT_EQ(fetches(), before);
-  shards.sample(50);  // In place of shard 1, whose last use is the oldest.
+  shards.sample(50);  // In place of shard 1.
   shards.sample(0);
   EXPECT_EQ(fetches(), before + 1);
   EXPECT_EQ(shards.sample(15).parts.at("txt"), "15");
@@ -261,7 +254,7 @@ TEST_F(FetchedShards, LeaveTheCacheWhenTheyWereNotUsedForLongest) {
 }
 
 TEST_F(FetchedShards, LeaveTheCacheByTheirUseWhateverTimeTheCommandGivesThem) {
-  // Shard n gets a time in the year 2019 - n, as the copy of an old file.
+  // As copies of old files.
   TarShardsOptions dated =
       options(write_script(path("dated"), "echo x >> " + path("log") +
                                               "; cp \"$1\" \"$2\"; n=${1%.tar}; n=${n#\"${n%?}\"}; "
@@ -300,7 +293,7 @@ TEST_F(FetchedShards, RequireACacheForTwoBlocks) {
   EXPECT_NE(text.find("does not fit into the cache of 1000"), text.npos) << text;
 }
 
-// Otherwise each would wait for the space of shards that others are fetching.
+// Otherwise each would wait for others' space.
 TEST_F(FetchedShards, DoNotWaitForCacheSpaceWithSeveralReaders) {
   TarShardsOptions options = copying();
   options.cache_bytes = 2 * fs::file_size(path("remote/train-000000.tar"));
@@ -331,7 +324,6 @@ TEST_F(FetchedShards, ThatWereDamagedInTheCacheAreFetchedAgain) {
 }
 
 TEST_F(FetchedShards, AreTriedAgainAfterAFailure) {
-  // Every third call succeeds; one of the failures leaves a truncated shard.
   const auto flaky = write_script(
       path("flaky"), "n=$(cat " + path("n") + " 2>/dev/null || echo 0); n=$((n + 1)); echo $n > " +
                          path("n") + "; case $((n % 3)) in 1) echo no network >&2; exit 7;; " +
@@ -349,7 +341,7 @@ TEST_F(FetchedShards, EndInAnErrorWithTheOutputOfTheCommand) {
   for (const char* part : {"train-000000.tar failed 3 times", "exit code 7", "access denied"})
     EXPECT_NE(text.find(part), text.npos) << text;
   std::ifstream log(path("log"));
-  std::set<std::string> files;  // Each attempt has its own.
+  std::set<std::string> files;
   for (std::string file; std::getline(log, file);) files.insert(file);
   EXPECT_EQ(files.size(), 3U);
   EXPECT_EQ(fault_of([&] { TarShards({urls()}, options("/no/such/program {url} {path}")); }, &text),
@@ -403,7 +395,6 @@ TEST_F(FetchedShards, AreDestroyedInAForkedChild) {
   if (status != 0) ::kill(child, SIGKILL);
 }
 
-// Reads a sample for each row.
 class SamplesOfShards : public BatchDataset {
  public:
   explicit SamplesOfShards(TarShards shards) : shards_(std::move(shards)) {}
@@ -424,7 +415,7 @@ TEST_F(FetchedShards, AreNotWaitedForByABatchThatIsCancelled) {
   const SamplesOfShards dataset(slow_shards());
   BatchFiller filler(dataset, 0, 2);
   PendingBatch batch{.data = at::zeros({1}), .target = at::zeros({1}), .indices = {0}};
-  PendingBatch same = batch;  // Its thread waits until the other one has fetched the shard.
+  PendingBatch same = batch;
   const auto started = Clock::now();
   filler.start(batch);
   filler.start(same);
@@ -451,7 +442,7 @@ TEST_F(FetchedShards, AreRefusedIfTheyWereChangedUnderTheirIndex) {
 TEST_F(FetchedShards, LeaveNothingHalfWrittenOnAFullDisk) {
   TarShardsOptions options = copying();
   options.fetch_attempts = 1;
-  // The command's files exceed the limit, not ours: `cp` reports it like a full disk.
+  // `cp` reports the limit like a full disk.
   options.fetch = write_script(path("full"), "ulimit -f 4; cp \"$1\" \"$2\"") + " {url} {path}";
   std::string text;
   EXPECT_EQ(fault_of([&] { TarShards({urls()}, options); }, &text), Fault::system);
@@ -529,7 +520,6 @@ TEST(FetchedShardsOfRanks, AreFetchedOnceForAHost) {
   EXPECT_TRUE(test::all_succeeded(read_all.run(3)));
 }
 
-// If several processes find damaged indexes, none removes an index that another has replaced.
 const test::Ranks over_damage("start over damaged indexes", [](const test::Rank& rank) {
   constexpr int starts = 5;
   const auto start = [&](int number) {
@@ -563,7 +553,6 @@ TEST(FetchedShardsOfRanks, StartTogetherOverDamagedIndexes) {
   EXPECT_TRUE(test::all_succeeded(over_damage.run(3)));
 }
 
-// Kills rank 0; rank 1 continues with the shard.
 const test::Ranks kill_fetcher("the fetching rank is killed", [](const test::Rank& rank) {
   const fs::path fetching = rank.scratch / "fetching";
   if (rank.rank == 0) {

@@ -72,7 +72,6 @@ TEST_F(ShardImagesOfTars, AreRefusedAtOnceIfOneHasNoImageOrNoLabel) {
       << text;
 }
 
-// A sparse file of GNU tar: `content`, then zeros up to `size`.
 std::string sparse_file(const std::string& name, const std::string& content, std::uint64_t size) {
   std::string text = tar_headers(name, content.size());
   TarHeader header{};

@@ -29,7 +29,6 @@ TarContents contents_of(const std::string& tar, const TarOptions& options = {}) 
 
 std::vector<TarMember> members_of(const std::string& tar) { return contents_of(tar).members; }
 
-// With a reader that accepts only plain, complete archives.
 void read_strictly(const std::string& tar) {
   const TarContents contents = contents_of(tar);
   if (const auto& refusal = contents.strict_refusal) throw Error(refusal->fault, refusal->text);
@@ -50,7 +49,6 @@ std::string file(const std::string& name, const std::string& content) {
   return tar_headers(name, content.size()) + padded(content);
 }
 
-// A header of POSIX's format. `change` may edit it before its checksum is made.
 template <class Change>
 std::string posix_header(const std::string& name, std::size_t size, char type, Change change) {
   std::string text = tar_headers(name, size);
@@ -100,7 +98,7 @@ TEST(TarMembers, HavePosixPrefixesAndPaxRecords) {
   EXPECT_EQ(members[0].name, "a/b/c.txt");
   EXPECT_EQ(members[1].name, "long/name");
   EXPECT_EQ(members[1].size, 3U);
-  EXPECT_EQ(members[2].name, "plain");  // The records are for one file only.
+  EXPECT_EQ(members[2].name, "plain");
 }
 
 TEST(TarMembers, AreRefusedFromAnArchiveThatIsCutInsideOfAFileOrHeader) {
@@ -110,8 +108,7 @@ TEST(TarMembers, AreRefusedFromAnArchiveThatIsCutInsideOfAFileOrHeader) {
   for (std::size_t size = 0; size < tar.size(); ++size) {
     const std::string cut = tar.substr(0, size);
     EXPECT_EQ(fault_of([&] { read_strictly(cut); }), Fault::corrupt) << size;
-    // Archives without an end are common. If one is cut after a file, nothing shows that more has
-    // followed.
+    // If an archive is cut after a file, nothing shows that more has followed.
     const bool has_no_end = size == first.size() || size == all;
     const bool has_half_an_end = size >= all + tar_block;
     if (!has_no_end && !has_half_an_end) {
@@ -178,7 +175,7 @@ TEST(TarMembers, AreReadFromTheFormatV7AndBehindALabel) {
   }
 }
 
-// As WebDataset, which reads what tarfile calls regular.
+// As WebDataset.
 TEST(TarMembers, AreCountedIfTheyAreNeitherFilesNorFolders) {
   const std::string before = file("a.txt", "1"), after = file("b.txt", "2") + tar_end();
   const std::pair<char, const char*> kinds[]{{'2', "a symbolic link"},
@@ -230,7 +227,7 @@ TEST(TarMembers, AreThereOnceMoreByAHardLink) {
 TEST(TarMembers, FollowTheMapOfASparseFile) {
   const auto sparse = [](TarHeader& header) {
     header.magic = {'u', 's', 't', 'a', 'r', ' ', ' ', '\0'};
-    // Twice the offset and the size of bytes, from byte 386 of the header on, and the whole size.
+    // From byte 386 on, twice offset and size of bytes; the whole size.
     char* const map = reinterpret_cast<char*>(&header) + 386;
     const std::array numbers{"00000000200", "00000001000", "00000004000", "00000000003"};
     for (std::size_t i = 0; i < numbers.size(); ++i) std::strcpy(map + 12 * i, numbers[i]);

@@ -57,8 +57,7 @@ struct TarShardsOptions {
 
   // Folder of the cache, and limit for its shards. More than the disk's free space plus the cached
   // shards is an Error. Default: this sum, at most 64 GiB. order() needs a limit of two blocks.
-  // Indexes, and shards being fetched, take more space. Remove the cache if a shard changes at its
-  // source.
+  // Guide: docs/guide/shards.md.
   std::filesystem::path cache = {};
   std::optional<std::uint64_t> cache_bytes = {};
 
@@ -75,7 +74,6 @@ struct TarShardsOptions {
   std::function<void(std::size_t done, std::size_t shards)> at_index = {};
 };
 
-// Contents of a sample's files.
 struct ShardSample {
   std::string key;
   std::map<std::string, std::string, std::less<>> parts;  // By suffix.
@@ -90,7 +88,7 @@ class LOCKSTEP_API TarShards {
   std::size_t size() const;
   std::size_t shards() const;
 
-  // Skipped entries: neither files nor folders.
+  // Entries that are neither files nor folders.
   std::uint64_t skipped() const;
 
   // A shuffle that reads a few shards at a time. More shards mix better. Keep the result's at_pass,

@@ -105,7 +105,7 @@ TEST_F(Shards, KeepTheIndexThatTheWriterLeft) {
   EXPECT_EQ(before.st_ino, after.st_ino);
   fs::remove(index);
   const TarShards again({in_folder("train-000000.tar")});
-  EXPECT_EQ(content_of(index), written);  // The same as one from the headers.
+  EXPECT_EQ(content_of(index), written);
   EXPECT_EQ(shards.fingerprint(), again.fingerprint());
 }
 
@@ -152,7 +152,7 @@ TEST_F(Shards, ReportTheOptionForAnotherIndexFolder) {
   fs::remove(in_folder("train-000000.tar.index"));
   std::string text;
   {
-    const test::FileSizeLimit full(100);  // As on a full disk.
+    const test::FileSizeLimit full(100);
     EXPECT_EQ(fault_of([&] { TarShards({in_folder("train-000000.tar")}); }, &text), Fault::system);
   }
   EXPECT_NE(text.find("TarShardsOptions::index_folder"), text.npos) << text;
@@ -362,7 +362,7 @@ TEST_F(Shards, GetTheirNamesWhenTheyAreComplete) {
   EXPECT_TRUE(fs::exists(in_folder("train-000000.tar")));
   std::size_t files = 0;
   for ([[maybe_unused]] const auto& entry : fs::directory_iterator(in_folder(""))) ++files;
-  EXPECT_EQ(files, 2U);  // The shard and its index.
+  EXPECT_EQ(files, 2U);
 
   ShardWriter again(in_folder("train"));
   EXPECT_EQ(fault_of([&] { again.write("a", {{"txt", "x"}}); }), Fault::misuse);

@@ -49,7 +49,6 @@ std::string llm_c(const Tokens& tokens, std::int32_t magic = 20240520, std::int3
          (magic == 20240801 ? stored<std::uint32_t>(tokens) : stored<std::uint16_t>(tokens));
 }
 
-// Writes X.idx and X.bin. `documents` are lists of sequences, which are lists of tokens.
 void write_megatron(const fs::path& prefix, const std::vector<std::vector<Tokens>>& documents) {
   std::vector<std::int32_t> lengths;
   std::vector<std::int64_t> pointers, firsts{0};
@@ -110,7 +109,7 @@ class TokenFiles : public testing::Test {
 TEST_F(TokenFiles, GiveEachTokenAsATargetOnceByDefault) {
   const TokenFile file(write("train.bin", llm_c(counted(14))), {.length = 4});
   EXPECT_EQ(file.tokens(), 14);
-  EXPECT_EQ(file.size(), 3U);  // Targets 1 to 12; token 13 fills no window.
+  EXPECT_EQ(file.size(), 3U);  // Token 13 fills no window.
   const Filled filled = fill(file, {2, 0});
   EXPECT_EQ(filled.data, (std::vector<Tokens>{{8, 9, 10, 11}, {0, 1, 2, 3}}));
   EXPECT_EQ(filled.target, (std::vector<Tokens>{{9, 10, 11, 12}, {1, 2, 3, 4}}));
@@ -204,7 +203,7 @@ TEST_F(TokenFiles, RefuseATokenBeyondTheVocabularyWithItsPlace) {
   Tokens tokens = counted(20);
   tokens[13] = 50;
   const TokenFile file(write("train.bin", llm_c(tokens)), {.length = 6, .vocabulary = 50});
-  fill(file, {0, 1});  // The thirteenth token is the first of the third window.
+  fill(file, {0, 1});
   std::string text;
   EXPECT_EQ(fault_of([&] { fill(file, {2}); }, &text), Fault::corrupt);
   EXPECT_NE(text.find("train.bin: byte 1050: expected a token below the vocabulary's size, 50, "
