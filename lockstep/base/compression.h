@@ -15,7 +15,7 @@ struct Compression {
   std::string_view description;
   std::string_view remedy;
 
-  // Checks the bytes after the magic number; null if that suffices.
+  // Checks `bytes`, which include the magic number; null if `magic` suffices.
   bool (*confirms)(std::string_view bytes) = nullptr;
 };
 
@@ -26,7 +26,7 @@ inline bool confirms_bzip2(std::string_view bytes) {
 }
 
 // Bytes 5 to 12 are the decompressed size: all ones if unknown, otherwise below 2^38, liblzma's
-// limit. `magic` alone might be tokens.
+// limit. Tokens may also begin with `magic`.
 inline bool confirms_lzma(std::string_view bytes) {
   if (bytes.size() < 13 || bytes[4] != '\0') return false;
   std::uint64_t size = 0;

@@ -45,11 +45,11 @@ struct Failure {
   std::optional<bool> oom = {};       // Whether the OOM killer ended it; empty if unknown.
   std::string operation = {};         // The last one, such as "all_reduce".
   std::uint64_t sequence = 0;         // The operation's number in its group, from 1.
-  std::optional<int> peer = {};       // The message's other rank in that group; -1: any.
+  std::optional<int> peer = {};       // For send and recv: the other rank in `group`; -1: any.
   std::string group = {};
   std::string what = {};        // Type and text of the exception that ended it, if known.
   std::string connection = {};  // How the connection to its host ended, if no other cause is known.
-  int detected_by = -1;         // First to detect the failure; -1: the launcher.
+  int detected_by = -1;         // Rank that first detected the failure; -1: the launcher.
   bool left = false;            // Left its group before the others.
 
   // Set if the ranks still run. `timeout`: they did not join `call`; `what` lists the waiting ranks
@@ -111,8 +111,8 @@ void require(bool ok, Message message,
     std::string_view what, int error_number,
     std::source_location where = std::source_location::current());
 
-// Exit codes of Lockstep's programs, from sysexits.h where it has them. `lockstep run` returns a
-// rank's exit code unchanged, or 128 + the signal that killed it.
+// Exit codes of Lockstep's programs, from sysexits.h where it has them. `lockstep run` returns the
+// exit code of the rank that failed first, or 128 + the signal that killed it.
 constexpr int exit_usage = 64;
 constexpr int exit_corrupt = 65;
 constexpr int exit_unavailable = 69;  // A host or rank was lost, late or aborted.

@@ -48,7 +48,8 @@ class FileDescriptor {
 // Returns a close-on-exec descriptor of the same file. Errors: system.
 LOCKSTEP_API FileDescriptor duplicate(int descriptor);
 
-// Timeout for poll() or epoll_wait(): at most 60 s, so repeat until `deadline`.
+// Timeout for poll() or epoll_wait(): -1 for no_deadline, otherwise at most 60 s: repeat until
+// `deadline`.
 inline int milliseconds_until(Deadline deadline) {
   if (deadline == no_deadline) return -1;
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());

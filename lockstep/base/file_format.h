@@ -18,15 +18,15 @@ namespace lockstep {
 enum class FileKind {
   array,  // .npy.
   compressed,
-  model,        // GGUF, or a file of llm.c without tokens.
-  pickle,       // A pickle, or a zip archive of torch.save() or numpy.savez().
+  model,        // GGUF, or a file of llm.c that is no stream of tokens.
+  pickle,       // A pickle, or a zip archive, as of torch.save() or numpy.savez().
   pointer,      // A pointer of Git LFS.
   program,      // ELF.
   safetensors,  // Only the beginning is checked.
   table,        // Parquet, HDF5 and others.
   tar,
-  text,    // ASCII.
-  tokens,  // Tokens with a header.
+  text,    // ASCII in the first 4 KiB.
+  tokens,  // Tokens with a header, or an index of tokens.
 };
 
 struct FileFormat {
@@ -34,7 +34,7 @@ struct FileFormat {
   FileKind kind;
   std::string_view remedy = {};  // "gunzip it"; empty if it depends on the reader.
 
-  // Has a magic number of printable characters: other text may begin with them.
+  // Recognised by printable characters only, which other files may have.
   bool by_letters = false;
 };
 

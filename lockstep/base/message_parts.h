@@ -26,7 +26,7 @@ LOCKSTEP_API MessageParts parts_of(std::string_view message);
 // Such as "was killed by signal 9 (SIGKILL)".
 LOCKSTEP_API std::string describe_end(const Failure& failure);
 
-// ", last seen in all_reduce #812"; empty before its first call.
+// ", last seen in all_reduce #812"; empty before the rank's first call.
 LOCKSTEP_API std::string describe_last_call(const Failure& failure);
 
 }  // namespace lockstep

@@ -58,7 +58,7 @@ LOCKSTEP_API std::optional<LineDifference> differing_line(const std::vector<std:
 LOCKSTEP_API std::string bare_text(const Error& error);
 
 // "std::runtime_error: loss is nan", without LibTorch's backtrace. An exception not derived from
-// std::exception gives its type only. At most about 8 KiB.
+// std::exception gives its type only. At most 8 KiB.
 LOCKSTEP_API std::string exception_text(const std::exception_ptr& error);
 
 // Whether the exception only reports another rank's failure or abort: show that rank's instead.

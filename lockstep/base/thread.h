@@ -29,7 +29,7 @@ class LOCKSTEP_API Thread {
  public:
   Thread() = default;
 
-  // Errors: system at the user's limit of threads.
+  // Errors: system if no thread can start, as at the user's limit.
   template <class Body>
   explicit Thread(Body body) {
     auto owned = std::make_unique<Body>(std::move(body));

@@ -31,10 +31,10 @@ inline double seconds_since(Clock::time_point start) {
 // The longest sleep between two checks for lost peers.
 inline constexpr std::chrono::milliseconds wait_slice{20};
 
-// After a longer slice, this process must have been stopped, and reports no peer as late.
+// After a longer slice, this process, and perhaps its peers, must have been stopped.
 inline constexpr std::chrono::seconds unfair_slice{1};
 
-// Slices before a peer is reported as late.
+// Shorter slices in a row before this process reports a peer as late.
 inline constexpr int enough_slices = 5;
 
 // No timeout stays no timeout.

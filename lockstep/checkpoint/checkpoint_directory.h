@@ -81,7 +81,7 @@ class StagedCheckpoint {
   std::filesystem::path path_;  // Empty if there is nothing to remove.
 };
 
-// Removes what killed jobs left. Requires the WriteLock.
+// Removes unfinished and half-removed checkpoints and links of killed jobs. Requires the WriteLock.
 void remove_unfinished(const std::filesystem::path& root);
 
 // Renames a damaged checkpoint, so that searches ignore it, and logs this.

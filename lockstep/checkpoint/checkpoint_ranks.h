@@ -33,13 +33,13 @@ class CheckpointRanks {
 
   void abort(std::string_view reason) const;
 
-  // Collective. Returns all ranks' results of `action`. If it throws Errors, all ranks throw the
-  // lowest rank's. For another exception, the other ranks throw Error(aborted) with its text. The
-  // group stays usable.
+  // Collective. Returns all ranks' results of `action`. If it throws Errors, all ranks throw that
+  // of the lowest failed rank. A rank rethrows another exception; the others throw Error(aborted)
+  // with its text. The group stays usable.
   std::vector<std::string> all(std::string_view what,
                                const std::function<std::string()>& action) const;
 
-  // As all(), on rank 0 only.
+  // As all(), but only rank 0 calls `action`, and all ranks get its result.
   std::string rank_0(std::string_view what, const std::function<std::string()>& action) const;
 
  private:

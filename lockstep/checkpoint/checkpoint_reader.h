@@ -51,7 +51,7 @@ class LOCKSTEP_API CheckpointReader {
   at::Tensor read(const std::string& part, const std::string& tensor) const;
 
   // Reads the requested elements of a part, and all its values. Without `into`, a whole local
-  // tensor (state.h) is returned in its shape, a part of it in one dimension.
+  // tensor (state.h) is returned in its shape, a range of it in one dimension.
   // Errors: misuse for boxes or elements that do not exist or do not fit `into`.
   StateDict read(const std::string& part, const StateRequest& request) const;
 

@@ -8,8 +8,8 @@
 // All ranks together write a folder such as step-0000000100. It gets this name when synced, and
 // never changes afterwards: it is complete, even if processes are killed.
 //
-// All ranks must see the same folder. The Checkpointer locks it from the first resume() or save()
-// until destruction. Gradients are not saved: do not save while they accumulate.
+// All ranks must see the same `directory`. Rank 0's Checkpointer locks it from the first resume()
+// or save() until destruction. Gradients are not saved: do not save while they accumulate.
 //
 // Thread safety: none.
 // Lifetime: `state` need only outlive the call. destroy_process_group() waits for a background
@@ -87,8 +87,8 @@ class LOCKSTEP_API Checkpointer {
   // save().
   void prepare(const NamedStates& state);
 
-  // Collective. Saves `state` as that after `step` steps. With `async`, the next call throws a
-  // background error, on all ranks, and does nothing else.
+  // Collective. Saves `state` as that after `step` steps. With `async`, the next prepare(), save(),
+  // wait() or resume() throws a background error, on all ranks, and does nothing else.
   // Errors: misuse unless `step` exceeds that of every checkpoint in the folder, except those that
   // resume() has skipped. To go back, use another folder.
   void save(std::int64_t step, const NamedStates& state);
@@ -99,9 +99,9 @@ class LOCKSTEP_API Checkpointer {
   // Collective. Loads the newest undamaged checkpoint, verifies every byte, and logs skipped newer
   // checkpoints, which the next save() renames. Returns nothing without a checkpoint. Warns about a
   // read-only folder; programs that never save there call load_checkpoint().
-  // Errors, with `state` unchanged unless the text differs: corrupt or system if no checkpoint can
-  // be loaded. misuse, naming them, for parts, tensors or values that do not fit `state`. mismatch
-  // for unequal tensors that are one in `state`.
+  // Errors, with `state` unchanged unless the message reports a change: corrupt or system if no
+  // checkpoint can be loaded. misuse, naming them, for parts, tensors or values that do not fit
+  // `state`. mismatch for unequal saved tensors that are one in `state`.
   std::optional<Resumed> resume(const NamedStates& state);
 
  private:
@@ -109,10 +109,11 @@ class LOCKSTEP_API Checkpointer {
   const std::unique_ptr<Implementation> implementation_;
 };
 
-// Collective: loads a checkpoint, or the latest one in `directory`, on any number of ranks.
+// Collective: loads the checkpoint `directory`, or else the newest one in it, on any number of
+// ranks.
 // Ignores saved parts that `state` lacks. Returns the step. Verifies bytes before `state`
-// changes, then reads them again. If that fails, the message reports that `state` is partially
-// updated. Errors: as CheckpointReader's and resume()'s, on all ranks.
+// changes, then reads them again. If the second read fails, the message reports that `state` is
+// partially updated. Errors: as CheckpointReader's and resume()'s, on all ranks.
 LOCKSTEP_API std::int64_t load_checkpoint(const std::filesystem::path& directory,
                                           const NamedStates& state, const ProcessGroup& group);
 [[deprecated("pass a group")]] inline std::int64_t load_checkpoint(

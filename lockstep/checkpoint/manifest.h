@@ -36,7 +36,7 @@ inline constexpr std::uint64_t manifest_limit = 64 << 20;
 // that is not UTF-8, an invalid name of a file or part, and beyond the limit.
 std::string format_manifest(const Manifest& manifest);
 
-// Errors: corrupt, naming `file` and the problem, for everything that format_manifest() would not
+// Errors: corrupt, naming `file` and the problem, for all contents that format_manifest() would not
 // write. This includes unknown or repeated keys and names that lead out of the folder. unsupported
 // for a later version.
 Manifest parse_manifest(std::string_view file, std::string_view text);

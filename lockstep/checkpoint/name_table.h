@@ -54,7 +54,7 @@ class LOCKSTEP_API NameTable {
   std::shared_ptr<const std::vector<Rule>> rules_;
 };
 
-// Regular expressions as in NameRule, of which one must match.
+// Regular expressions as in NameRule. match() returns whether any of them matches.
 class LOCKSTEP_API NamePatterns {
  public:
   // Errors: misuse as NameTable's.

@@ -21,7 +21,7 @@
 namespace lockstep {
 
 struct Safetensors {
-  NamedTensors tensors;  // On the CPU, in file order: larger element types first, then by name.
+  NamedTensors tensors;  // On the CPU, in the order of the file's data or the requested names.
   std::map<std::string, std::string> metadata;
 };
 
@@ -31,8 +31,8 @@ LOCKSTEP_API void save_safetensors(const std::filesystem::path& file, const Name
                                    const std::map<std::string, std::string>& metadata = {});
 
 // Loads all tensors, or those with these names. Errors: corrupt, naming file and tensor, before
-// allocating memory of a claimed size. misuse for a missing name. unsupported for a type that
-// LibTorch lacks, such as F4.
+// allocating memory of a claimed size. misuse for a missing name, and for another known file
+// format. unsupported for a type that LibTorch lacks, such as F4.
 LOCKSTEP_API Safetensors load_safetensors(const std::filesystem::path& file);
 LOCKSTEP_API Safetensors load_safetensors(const std::filesystem::path& file,
                                           const std::vector<std::string>& names);

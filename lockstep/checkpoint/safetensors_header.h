@@ -70,8 +70,8 @@ SafetensorsHeader parse_safetensors_header(std::string_view file, std::string_vi
 // OTHER, and a size beyond 63 bits.
 void lay_out(SafetensorsHeader& header);
 
-// Length and JSON after lay_out(), padded to a multiple of 8 bytes. Errors: misuse for text that is
-// not UTF-8, and for JSON beyond the limit.
+// Returns length and JSON, padded to a multiple of 8 bytes. Requires lay_out(). Errors: misuse for
+// text that is not UTF-8, and for JSON beyond the limit.
 std::string format_safetensors_header(const SafetensorsHeader& header);
 
 // Type and shape, such as "F32 [2, 3]".

@@ -21,8 +21,8 @@ using SafetensorsIndex = std::map<std::string, std::string>;
 
 inline constexpr std::string_view safetensors_index_ending = ".safetensors.index.json";
 
-// Ignores everything except `weight_map`. Errors: corrupt, naming `file` and tensor, for no
-// weight_map, a repeated name, or a file outside of the index's folder.
+// Ignores everything except `weight_map`. Errors: corrupt, naming `file` and tensor, for invalid
+// JSON, no weight_map, a repeated name, or a file outside of the index's folder.
 LOCKSTEP_API SafetensorsIndex parse_safetensors_index(std::string_view file, std::string_view json);
 
 // As huggingface_hub: indented by two spaces, sorted, with a final newline. Errors: misuse for text

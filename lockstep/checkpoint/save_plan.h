@@ -1,5 +1,5 @@
-// Assigns tensors to ranks. One of the ranks that have a tensor writes all of it; ranks write about
-// equally many bytes. Each rank computes the same plan.
+// Assigns tensors to ranks. One of the ranks that have data of a tensor writes all of it; ranks
+// write about equally many bytes. Each rank computes the same plan.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -28,10 +28,10 @@ struct PlannedTensor {
   };
 
   std::string part;
-  SafetensorsEntry entry;             // Without the position in a file.
+  SafetensorsEntry entry;             // begin is 0, end the size: no position in a file.
   std::vector<std::int64_t> strides;  // As StateTensor::strides.
   int writer = 0;
-  std::vector<Share> shares;  // Disjoint. Empty if the writer has the whole tensor.
+  std::vector<Share> shares;  // With disjoint boxes. Empty if the writer has the whole tensor.
 
   // The shape to which the shares' boxes refer: the tensor's, or one dimension if all ranks have
   // ranges of elements in the order of `strides`.
@@ -50,7 +50,7 @@ struct SavePlan {
 std::string describe(const NamedStateDicts& states);
 
 // Errors: mismatch, naming the tensor or value, if the ranks' parts, types, shapes or values
-// differ. mismatch for gaps or overlaps of parts (state.h).
+// differ. mismatch for gaps or forbidden overlaps (state.h) between the ranks' data of a tensor.
 SavePlan make_plan(const std::vector<std::string>& descriptions);
 
 // "model-00001-of-00002.safetensors" for the first of two files.

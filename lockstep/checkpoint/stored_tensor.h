@@ -27,13 +27,14 @@ struct StoredTensor {
   std::int64_t elements() const;
 
   // Copies the data of `boxes` to their places in `out`. With a checksum, reads and verifies all
-  // bytes; otherwise skips long gaps. Boxes are not empty, and may overlap. Copies through 256 KB
-  // of scratch memory, except most of a large contiguous box.
+  // bytes; otherwise skips long gaps. No box is empty; boxes may overlap. Copies through 256 KB of
+  // scratch memory, except most of a large contiguous box.
   void read(const std::vector<PlacedBox>& boxes, std::span<std::byte> out) const;
 
   void verify() const { read({}, {}); }
 
-  // Returns `range.into` if set, otherwise a new CPU tensor; of a part, one with one dimension.
+  // Returns `range.into` if set, otherwise a new CPU tensor, with one dimension unless `range` is
+  // the whole local tensor.
   at::Tensor read(const ElementRange& range) const;
 
   // Errors: misuse if boxes, range or `into` do not fit this tensor.

@@ -1,6 +1,6 @@
-// A JSON parser for one form, such as manifest.json. Readers reject the first event of nlohmann's
-// parser that does not fit. Unlike nlohmann's values, they reject repeated keys and do not store
-// everything. Nesting costs one bit of memory per level, and no recursion.
+// A JSON parser for one form, such as manifest.json. Subclasses reject the first event of
+// nlohmann's parser that does not fit. Unlike nlohmann's values, they reject repeated keys and do
+// not store everything. Nesting costs one bit of memory per level, and no recursion.
 //
 // Needs no LibTorch, for fuzzing. Errors: corrupt, with file and position.
 
@@ -28,7 +28,7 @@ class StrictJson : public nlohmann::json_sax<nlohmann::json> {
   explicit StrictJson(std::string_view file, std::string_view text_name = "")
       : file_(file), text_name_(text_name) {}
 
-  // nlohmann's parser stops at a zero byte and skips a byte order mark.
+  // Rejects a zero byte, where nlohmann's parser stops, and a byte order mark, which it skips.
   void read(std::string_view text) {
     if (text.starts_with("\xef\xbb\xbf")) refuse_syntax(1);
     if (const std::size_t zero = text.find('\0'); zero != text.npos) refuse_syntax(zero + 1);

@@ -1,10 +1,10 @@
 // The tensors of a model in safetensors files, which load_weights() accepts (weights.h).
 //
 // Thread safety: full.
-// Errors: as SafetensorsFile's and parse_safetensors_index()'s. system, naming the index, for a
-// missing file; corrupt for a tensor missing in its file. misuse for a name in two files, for a
-// folder without such files, and for one with several indexes, none of them named
-// model.safetensors.index.json. misuse for an index whose name ends in .bin.index.json.
+// Errors: as SafetensorsFile's and parse_safetensors_index()'s. system, naming the index, if a
+// listed file is missing; corrupt if a listed tensor is missing in its file. misuse for a name in
+// two files without an index, and for a folder without such files. misuse for a folder with several
+// indexes, none named model.safetensors.index.json, and for an index named *.bin.index.json.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -48,8 +48,8 @@ class LOCKSTEP_API WeightFiles {
   std::optional<std::filesystem::path> index_;
 };
 
-// Whether `path` is for WeightFiles: no folder, or a folder without a manifest that has an index,
-// safetensors, or pickles but no checkpoints. Errors: system, naming the folder.
+// Whether `path` is for WeightFiles: it is no folder, or has no manifest but has an index,
+// safetensors, or pickles without checkpoints. Errors: system, naming the folder.
 LOCKSTEP_API bool has_weight_files(const std::filesystem::path& path);
 
 // `path` if it is for WeightFiles, otherwise the checkpoint there or the newest one in it. Errors:

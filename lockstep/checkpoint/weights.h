@@ -5,18 +5,18 @@
 //
 // load_weights() accepts a safetensors file, an index such as model.safetensors.index.json, or a
 // folder: its index, otherwise its model.safetensors, otherwise all its *.safetensors. It also
-// accepts a checkpoint, or a folder of checkpoints: the one of the highest step. Each rank reads
-// only its parts of parameters that ranks shard or share, and contiguous ones on the CPU in place.
-// Tensors on a device, transposed matrices and converted tensors of a checkpoint temporarily need a
-// copy.
+// accepts a checkpoint, or a folder of checkpoints: the one of the highest step. Each rank loads
+// only its parts of parameters that ranks shard or share. It reads contiguous tensors on the CPU in
+// place. Tensors on a device, transposed matrices and converted tensors of a checkpoint temporarily
+// need a copy.
 //
 // Errors of load_weights(), with nothing loaded: misuse, listing the names, if names, types or
 // shapes do not fit. misuse for another known file format, and for a folder without weights.
 // mismatch, naming both, for unequal values of two names of one tensor. unsupported if
 // LibTorch lacks the type of a needed tensor.
 // Other Errors: corrupt or system for a damaged or unreadable file; the message reports whether
-// weights are partially loaded. With a group, all ranks throw the same Error; mismatch if paths or
-// names, types or shapes in the files differ.
+// weights are partially loaded. With a group, all ranks throw the same Error; mismatch if paths, or
+// names, types or shapes in the files, differ between ranks.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,8 +1,8 @@
 // The right to write to a folder of checkpoints: a lock on its file .lock, which the kernel
 // releases when the process ends. The file identifies the holder, in JSON.
 //
-// On a file system without flock(), a second job is not detected, and a warning is logged once.
-// Thread safety: none.
+// On a file system without flock(), a second job is not detected, and a warning is logged once per
+// folder. Thread safety: none.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -27,9 +27,9 @@ LockHolder this_holder();
 
 class WriteLock {
  public:
-  // Creates `root` if necessary. Blocking: one second for another process, which may be exiting;
-  // half a minute for an earlier attempt of the same job. Errors: system, naming the holder, if it
-  // still has the lock; system, naming the file.
+  // Creates `root` if necessary. Blocking: up to 1 s for another process, which may be exiting; up
+  // to 30 s for an earlier attempt of the same job. Errors: system, naming the holder, if it still
+  // has the lock; system, naming the file.
   explicit WriteLock(const std::filesystem::path& root, const LockHolder& self = this_holder());
 
   // False after the folder was removed and created again.
@@ -50,8 +50,8 @@ class WriteLock {
 // Errors: system if `root` or a parent of it exists and is not a folder.
 void require_folder(const std::filesystem::path& root);
 
-// Such as "Read-only file system"; begins with another path if that is the cause. Empty if the user
-// can write, or only a write would show it.
+// Such as "Read-only file system"; begins with another path if that is the cause. Empty if
+// faccessat() finds no reason; a write may still fail.
 std::optional<std::string> why_not_writable(const std::filesystem::path& root);
 
 }  // namespace lockstep::checkpoint

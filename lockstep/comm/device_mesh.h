@@ -1,14 +1,14 @@
 // Named axes of a group: rank r has the coordinates of element r of an n-dimensional array.
 //
 //   lockstep::DeviceMesh mesh(world, {{"dp", -1}, {"tp", 2}});  // With 8 ranks: dp=4, tp=2.
-//   mesh["tp"]            // Ranks that differ in tp alone: 2 and 3.
-//   mesh[{"dp", "tp"}]    // In these two alone.
+//   mesh["tp"]            // On rank 3: 2 and 3, which differ in tp alone.
+//   mesh[{"dp", "tp"}]    // Ranks that differ in these two alone.
 //   mesh.rank("tp")       // This rank's coordinate: mesh["tp"].rank().
 //
 // As in PyTorch's init_device_mesh(), the last axis varies fastest: its ranks usually share a host.
 // Thread safety: any thread.
-// Blocking: the constructor, and operator[] with a new set of axes; both are collective over the
-// whole group.
+// Blocking: shrink(), the constructor, and operator[] with a new set of axes; the latter two are
+// collective over the whole group.
 // Errors: misuse, on all ranks, before any group is made, when the product of the sizes is not the
 // number of ranks. The same for two sizes of -1, and for an empty or repeated name. Mismatch, on
 // all ranks, when their axes differ; the given group stays usable. Misuse for an unknown axis.
@@ -45,8 +45,7 @@ class LOCKSTEP_API DeviceMesh {
   ProcessGroup operator[](std::string_view name) const;
 
   // The same for several axes, in the mesh's row-major order, whatever the order of `names`. All
-  // ranks make their first calls with different sets in the same order. Later calls return the same
-  // group.
+  // ranks must first use each set of axes in the same order. Later calls return the set's group.
   ProcessGroup operator[](std::initializer_list<std::string_view> names) const;
   ProcessGroup operator[](const std::vector<std::string>& names) const;
 

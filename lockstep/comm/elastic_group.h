@@ -107,13 +107,14 @@ class LOCKSTEP_API ElasticGroup {
 };
 
 // For each rank of `after`: the rank that the same process had in `before`, or -1. Both are worlds
-// or subgroups of one ElasticGroup, of any generations; either may have been left. Not collective.
+// or subgroups of one ElasticGroup, of any generations; this process may have left either. Not
+// collective.
 // Errors: misuse for another group.
 LOCKSTEP_API std::vector<int> former_ranks(const ProcessGroup& before, const ProcessGroup& after);
 
 // Recreates `group` from `world`, the group of a later generation: a subgroup of the members that
-// are left, in their order. Collective over them. `group` may have been left. The new group is
-// called "WORLD.NAME", with the name of the first one.
+// are left, in their order. Collective over them. This process may have left `group`. The new group
+// is called "WORLD.NAME", with the name before the first shrink().
 // Errors: misuse for groups outside an ElasticGroup; those of ProcessGroup::group_of(). After
 // peer_lost, call agree() and form(), then shrink() with the same `group` and the next world. Other
 // members may pass the group that they made meanwhile.

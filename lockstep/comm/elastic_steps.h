@@ -49,8 +49,8 @@ class TrainingObjects {
 
 class LOCKSTEP_API ElasticSteps {
  public:
-  // `objects` must outlive it. If ranks have only parts of the state, there is a checkpoint after
-  // every `save_every` steps, which a new group loads; 0: none. Errors: misuse if that is negative;
+  // `objects` must outlive it. `save_every`: steps between checkpoints, for ranks that have only
+  // parts of the state; a new group loads the newest; 0: none. Errors: misuse if that is negative;
   // those of ElasticGroup.
   ElasticSteps(TrainingObjects& objects, const ElasticOptions& options,
                std::int64_t save_every = 0);
@@ -63,7 +63,7 @@ class LOCKSTEP_API ElasticSteps {
   // state. Call it once, first.
   void begin();
 
-  // See Survival::step(). Returns false, without any call, if this rank has left.
+  // See Survival::step(). Returns false if this rank leaves; later calls then return false at once.
   bool step(const std::function<void()>& compute, const std::function<void()>& apply);
 
   std::int64_t steps() const { return steps_; }

@@ -23,8 +23,8 @@ namespace lockstep::comm {
 
 class GenerationStore final : public WatchedStore {
  public:
-  // Until release(), wait() and find() call `look`, which may throw, at least every 20 ms, and end
-  // at `last`. `seat` is this process.
+  // Until release(), find() calls `look` once, wait() at least every 20 ms, and both end at `last`.
+  // `look` may throw. `seat` is this process.
   GenerationStore(std::shared_ptr<ElasticEntries> entries, int generation, const Seat& seat,
                   Deadline last, std::function<void()> look);
 

@@ -1,6 +1,7 @@
 // Drives a group's messages.
 //
-// A thread that waits for one message advances all of them. A background thread advances the rest.
+// A thread that waits for one message advances all of them; while none waits, a background thread
+// does.
 //
 // Thread safety: any thread.
 
@@ -22,8 +23,8 @@
 
 namespace lockstep::comm {
 
-// The first Error ends it: unfinished and later messages fail with it, and their buffers are no
-// longer accessed.
+// The first Error ends this object, unless the message's peer has left. Unfinished and later
+// messages fail with this Error, and their buffers are no longer accessed.
 class PointToPoint {
  public:
   // Receives the Error of a message once, null for success; must not throw.

@@ -29,7 +29,7 @@ class LOCKSTEP_API Work {
   Work() = default;
 
   // Blocks until the operation is complete. Without a timeout, this thread runs the operation, and
-  // those before it, if not started. Errors: the operation's; timeout, when the operation
+  // those before it, if not started. Errors: the operation's; timeout, after which the operation
   // continues.
   void wait(std::chrono::milliseconds timeout = std::chrono::milliseconds::max()) const;
   template <int = 0>  // A template, so that wait({}) is not ambiguous.

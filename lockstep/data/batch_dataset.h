@@ -62,11 +62,11 @@ class LOCKSTEP_API BatchDataset {
   virtual SampleSpec data_spec() const = 0;
   virtual SampleSpec target_spec() const = 0;
 
-  // Writes all rows. Errors: any, which the loop gets when it reaches the batch.
+  // Writes all rows. Errors: any; the loop rethrows them as Error at this batch (data_loader.h).
   virtual void fill(const BatchRows& rows) const = 0;
 
-  // Optional. Announces the samples that fill() reads next on this rank, in order, for prefetching.
-  // Must not block.
+  // Optional. Announces each batch's samples before fill() reads them on this rank, for
+  // prefetching. Must not block.
   virtual void will_read(std::span<const std::size_t> /*indices*/) const {}
 
   // Optional, for messages: "train/cat/7.jpg", "train.bin: tokens 1024 to 2048".

@@ -1,8 +1,8 @@
 // Fills batches of a dataset on threads, in the order of start().
 //
 // Each thread takes a chunk of rows, of about 250 us by the measured cost of a row, from the
-// earliest batch with unassigned rows. The calling thread fills chunks while it waits; without
-// threads it fills whole batches.
+// earliest batch with unassigned rows. finish() also fills chunks of its batch before it waits;
+// without threads it fills the whole batch.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -50,7 +50,7 @@ class LOCKSTEP_API BatchFiller {
   void start(PendingBatch& batch);
 
   // Blocking: until all rows are filled. Call it in the order of start().
-  // Errors: as DataLoader's, with the first failed row's exception nested.
+  // Errors: start()'s; those of DataLoader's loop, with the first failed row's exception nested.
   void finish(PendingBatch& batch);
 
   // Drops all batches. Blocking: until the threads have filled their current chunks.

@@ -8,14 +8,14 @@
 //   }
 //
 // Thread safety: none.
-// Blocking: the loop waits for the next batch, and helps to fill it. Leaving a loop early and
-// destruction wait for the rows that threads are filling.
+// Blocking: the constructor with a group. The loop waits for the next batch, and helps to fill it.
+// Leaving a loop early and destruction wait for the rows that threads are filling.
 // Errors: those of fill(), when the loop reaches the batch, with the first failed sample's name:
 // "sample 17 (train/cat/7.jpg): ...". An Error of fill() keeps its Fault. std::system_error and
 // std::bad_alloc become Fault::system, other exceptions Fault::corrupt.
-// Lifetime: the dataset must outlive the loader. The loader reuses a batch's memory once the
-// program holds neither its tensors nor views of them. Raw pointers are valid until the loop
-// continues.
+// Lifetime: the dataset must outlive the loader. When the loop continues, the loader reuses the
+// batch's memory unless the program holds its tensors or views of them. Raw pointers are valid
+// until then.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -48,12 +48,12 @@ struct DataLoaderOptions {
   // batch; suffices for data in memory, not for decoding images.
   int threads = 1;
 
-  // Bytes of the batches ahead of the loop, with indices and 1 KB each; at least one batch. Larger
-  // values compensate for samples of uneven cost. Ignored without threads.
+  // Limit in bytes for all batches ahead of the loop, each with its indices and 1 KB; at least one
+  // batch. Larger values compensate for samples of uneven cost. Ignored without threads.
   std::size_t prefetch_bytes = std::size_t{64} << 20;
 
-  // In a group of several ranks, CPU batches use registered memory if on each rank all fit into
-  // this many bytes.
+  // In a group of several ranks, CPU batches use registered memory if each rank's batches that
+  // exist at once fit into this many bytes.
   std::size_t registered_bytes = std::size_t{256} << 20;
 
   // channels_last needs samples [channels, height, width], channels_last_3d one more dimension.
@@ -81,13 +81,14 @@ class LOCKSTEP_API DataLoader {
   class Iterator;
 
   // `sampler` is a handle; the program keeps another to set epochs. Errors: misuse, also if
-  // drop_last leaves no batch; unsupported for other devices than the CPU and CUDA.
+  // drop_last leaves no batch. Unsupported for a device other than the CPU or available CUDA.
+  // System if the host prevents new threads.
   DataLoader(const BatchDataset& dataset, DistributedSampler sampler,
              DataLoaderOptions options = {});
 
   // Collective, in the same order on all ranks of `group`. If a host cannot reserve registered
   // memory, rank 0 logs it, and all ranks use ordinary memory.
-  // Errors: mismatch on all ranks for a different dataset size or option that must be equal.
+  // Errors: also mismatch on all ranks for a different dataset size or option that must be equal.
   DataLoader(const BatchDataset& dataset, DistributedSampler sampler, const ProcessGroup& group,
              DataLoaderOptions options = {});
 

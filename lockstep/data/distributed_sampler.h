@@ -16,7 +16,7 @@
 //
 // Thread safety: none.
 // Blocking: the constructor with a group.
-// Cost: while shuffling, one int64 per sample of the whole dataset.
+// Cost: with `shuffle`, one int64 per sample of the whole dataset.
 // Errors: misuse, and as below.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -38,16 +38,16 @@ namespace lockstep {
 
 class ProcessGroup;
 
-// An order for data read in large groups, such as shards. Samples are numbered group by group. Each
-// epoch shuffles the groups, cuts them into blocks, and shuffles each block's samples. All ranks
-// read the same block at the same time.
+// An order for data read in large groups, such as shards. Samples are numbered group by group. With
+// `shuffle`, each epoch shuffles the groups, joins consecutive ones into blocks, and shuffles each
+// block's samples. All ranks read the same block at the same time.
 struct GroupedOrder {
   std::vector<std::size_t> group_sizes;  // In samples.
 
   // More groups mix better. Each rank reads this many at a time; a cache must hold twice as many.
   std::size_t groups_per_block = 8;
 
-  // Identifies the samples, on all ranks and in loaded states. 0: unknown.
+  // Identifies the samples; must be equal on all ranks and in loaded states. 0: unknown.
   std::uint64_t fingerprint = 0;
 
   // Called at the start of each pass with all groups in reading order.
@@ -99,16 +99,16 @@ class LOCKSTEP_API DistributedSampler : public torch::data::samplers::Sampler<> 
   // unconsumed ones of this pass, in order.
   void consume(const std::vector<std::size_t>& indices);
 
-  // Samples of the epoch that all ranks have consumed, if each consumed as many as this one. The
-  // dataset's size once this rank has consumed all its samples. Exception with pad = false: a rank
-  // with fewer batches than others keeps its last batch's offset.
+  // Samples of the epoch that the ranks together have consumed, if each consumed as many as this
+  // one. The dataset's size once this rank has consumed all its samples. Exception with pad =
+  // false: a rank with fewer batches than others keeps the offset after its last batch.
   std::size_t offset() const;
 
   // This rank's samples from offset() on.
   std::size_t remaining() const;
 
-  // Starts a pass; a data loader's begin() calls it. Repeats the epoch from its start unless one
-  // was set or loaded since. `new_size` replaces the dataset's size.
+  // Starts a pass; a data loader's begin() calls it. Repeats the last epoch from its start unless
+  // an epoch was set or loaded since the last reset(). `new_size` replaces the dataset's size.
   void reset(std::optional<std::size_t> new_size = std::nullopt) override;
 
   // This rank's next `batch_size` indices: fewer at the end, then nothing.

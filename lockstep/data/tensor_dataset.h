@@ -18,8 +18,8 @@
 
 namespace lockstep {
 
-// As torchvision's Normalize: (value - mean) / std. One entry per channel, the first dimension of a
-// sample, or none.
+// As torchvision's Normalize: (value - mean) / std. Both have one entry per channel, a sample's
+// first dimension, or are empty.
 struct TensorDatasetOptions {
   std::vector<double> mean = {};
   std::vector<double> std = {};
@@ -45,7 +45,7 @@ class LOCKSTEP_API TensorDataset : public BatchDataset {
  private:
   at::Tensor data_;
   at::Tensor target_;
-  std::vector<float> table_;  // For uint8 data: 256 values per channel.
+  std::vector<float> table_;  // For normalised uint8 data: 256 values per channel.
   std::vector<float> mean_;
   std::vector<float> std_;
 };

@@ -41,7 +41,7 @@ LOCKSTEP_API Clock::time_point time_of(Ticks ticks);
 
 LOCKSTEP_API std::chrono::nanoseconds time_in(Ticks ticks);
 
-// Cut to 48 bytes.
+// 48 bytes: a longer name is cut and ends with a hash.
 using GroupName = std::array<std::uint64_t, 6>;
 LOCKSTEP_API GroupName pack_group_name(std::string_view name);
 

@@ -34,7 +34,7 @@ struct LaunchEnvironment {
   bool master_is_taken = false;  // torchrun's own store uses it.
 };
 
-// Uses the first complete set of a launcher's variables, or the one that LOCKSTEP_LAUNCHER selects.
+// Uses the first complete set of a launcher's variables; LOCKSTEP_LAUNCHER limits the choice.
 // "none": this process is its own job. docs/guide/clusters.md has the rules. `lookup` is getenv()
 // except in tests.
 // Errors: misuse, with the variables or the fix, in these cases.

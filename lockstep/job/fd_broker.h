@@ -153,7 +153,7 @@ class LOCKSTEP_API FdBroker {
   const int job_control_block_;
   mutable std::mutex mutex_;
   FileDescriptor listener_;
-  FileDescriptor spare_;      // Closed to accept() if none is free.
+  FileDescriptor spare_;      // Closed to free a descriptor for accept().
   Deadline deaf_until_ = {};  // Until then accepts nothing: no descriptor is free.
   std::string identity_;
   std::vector<Client> clients_;

@@ -13,12 +13,12 @@
 
 namespace lockstep {
 
-// Whether MPI_Init() connects this LaunchEnvironment::launcher's ranks. For Flux, PMI's and PMIx's
-// variables decide.
+// Whether MPI_Init() connects this LaunchEnvironment::launcher's ranks. For Flux, PMIX_RANK
+// decides.
 LOCKSTEP_API bool is_mpi_launcher(std::string_view launcher);
 
-// Whether LOCKSTEP_LAUNCHER or a launcher's variable other than RANK is set. sbatch's script does
-// not count.
+// Whether LOCKSTEP_LAUNCHER or a launcher's rank variable other than RANK is set. sbatch's script
+// does not count.
 LOCKSTEP_API bool is_launched();
 
 // LOCKSTEP_INCARNATION: the rank's number of earlier processes; 0 if unset. Errors: misuse for

@@ -28,7 +28,7 @@ LOCKSTEP_API std::vector<NetworkInterface> network_interfaces();
 // If `master` is empty, too: the interface with the default route, else the first non-loopback one
 // that is up, else loopback. The same for a name other than localhost that resolves to loopback.
 // Blocking: while the resolver looks up `master`.
-// Errors: misuse, listing all interfaces, when none matches or `master` cannot be resolved.
+// Errors: misuse if `master` cannot be resolved or, listing all interfaces, if none matches.
 LOCKSTEP_API NetworkInterface choose_interface(std::string_view choice, const std::string& master);
 
 }  // namespace lockstep

@@ -23,8 +23,8 @@ class OomKills {
   void begin(std::optional<std::uint64_t> kills);
 
   // Call it once per death by SIGKILL, detected at `now`. Returns whether the OOM killer did it.
-  // True if the count has grown since the previous death, or by more than the number of deaths just
-  // before.
+  // True if the count has grown since the previous death or, up to time_to_notice after it, exceeds
+  // the kills already attributed.
   std::optional<bool> judge(std::optional<std::uint64_t> kills, Clock::time_point now);
 
  private:

@@ -4,9 +4,9 @@
 //
 // Other ranks quote the exception in their Errors; the launcher shows it first.
 // TORCHELASTIC_ERROR_FILE gets it, as by torchrun's @record. Without record(), a terminate handler
-// does the same. The library installs it when a C++ program that `lockstep run` or torchrun started
-// loads it; otherwise init_process_group() does. It then calls the previous handler, except for the
-// default one under `lockstep run`, which reports instead.
+// does the same. The library installs that handler when a C++ program of `lockstep run` or torchrun
+// loads the library; otherwise init_process_group() does. The handler then calls the previous one,
+// except the default one where `lockstep run` reports instead.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -26,13 +26,13 @@ namespace lockstep {
 
 class JobControlBlock;
 
-// Reports `error` as record() does, except to stderr. Only a process's first call counts.
+// Reports `error` as record() does, except to stderr. Only a process's first report counts.
 LOCKSTEP_API void record_exception(std::exception_ptr error) noexcept;
 
 // As record_exception(), for an exception of another language that ends this process. The other
-// ranks then fail at once. `text` is "Type: text"; `traceback` has the lines that this language
-// prints; `fault` is an Error's. With peer_lost or aborted, consequences of another rank's failure,
-// the other ranks get no report.
+// ranks then fail at once. `text` is "Type: text"; `traceback` has the lines that the other
+// language prints; `fault` is an Error's. With peer_lost or aborted, consequences of another rank's
+// failure, the other ranks get no report.
 LOCKSTEP_API void record_last_exception(std::string_view text, std::string_view traceback,
                                         std::optional<Fault> fault) noexcept;
 

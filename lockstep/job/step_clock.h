@@ -48,7 +48,7 @@ class LOCKSTEP_API StepClock {
   class Lent;
 
   // For other threads than the loop's: records that this one waited from `begin` to `end` for rank
-  // `last`. Counts only during such a wait of the loop.
+  // `last`. Only time in which the loop waits for another thread counts.
   static void book_wait_of_helper(int last, Ticks begin, Ticks end);
 
   StepTimes times() const;
@@ -60,7 +60,7 @@ class LOCKSTEP_API StepClock {
   StepTimes since_first_step() const;
 
  private:
-  static constexpr std::size_t most_ranks = 1024;  // In waited_; the last sums all other ranks.
+  static constexpr std::size_t most_ranks = 1024;  // In waited_; the last includes higher ranks.
 
   template <class Change>
   void change(Change change);
@@ -131,7 +131,7 @@ class LOCKSTEP_API SharedStepTimes {
 struct StepReport {
   SharedStepTimes recent;                 // RecentTimes.
   SharedStepTimes whole;                  // StepClock::since_first_step().
-  std::atomic<std::int64_t> stood_still;  // Nanoseconds of `whole` while it was stopped.
+  std::atomic<std::int64_t> stood_still;  // Nanoseconds of `whole` while the rank was stopped.
 
   void reset() {
     recent.show({});

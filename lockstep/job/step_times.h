@@ -57,7 +57,7 @@ struct LOCKSTEP_API StepTimes {
 
   std::chrono::nanoseconds total() const;
 
-  // With the longest wait; -1 without any.
+  // The rank with the most time in waited_for; -1 if it is empty.
   int latest_rank() const;
 };
 

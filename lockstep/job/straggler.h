@@ -41,11 +41,11 @@ struct Straggler {
 
 // An only occasionally late rank is no straggler.
 struct StragglerLimits {
-  std::int64_t steps = 10;  // Minimum.
+  std::int64_t steps = 10;  // Ranks with fewer are ignored.
   double share = 0.03;      // Minimum of the others' wait minus its own, as a part of a step.
   double own_wait = 0.5;    // If the rank itself waits for more than this part of the others' wait,
                             // its phases must explain half of their wait.
-  // Minimum wait of the others, summed over all steps.
+  // Minimum of the others' mean wait, summed over all steps.
   std::chrono::milliseconds lost{250};
 };
 

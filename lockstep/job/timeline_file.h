@@ -30,7 +30,7 @@ struct ClockOffset {
 };
 
 struct PhaseSpan {
-  // From 1, written last. Other numbers: the span is being overwritten.
+  // From 1, written last. 0: unused, or being overwritten.
   std::atomic<std::uint64_t> number;
   Ticks begin;
   Ticks end;

@@ -2,7 +2,7 @@
 // timeline of all ranks (docs/guide/timeline.md).
 //
 // LOCKSTEP_TIMELINE_DIR is the folder for all ranks' files; without it nothing is recorded. A
-// rank's last 262,144 phases and 65,536 collectives are kept, in 16 MiB.
+// rank's last 262,144 phases and 65,536 collectives are kept, in 15 MiB.
 //
 // Thread safety: full; call start() once.
 // Errors: only of start(): system, naming the file, if it cannot be written or the disk is full. No

@@ -26,8 +26,8 @@ namespace lockstep::launch {
 
 class Agent {
  public:
-  // `options` and `binding` must outlive it. `signals` are blocked. The supervisor holds the other
-  // end of the pipe `lifeline`.
+  // `options` and `binding` must outlive it. The caller has blocked `signals`. The supervisor holds
+  // the other end of the pipe `lifeline`.
   Agent(const RunOptions& options, const BindingPlan& binding, const sigset_t& signals,
         int lifeline);
 

@@ -22,7 +22,8 @@
 
 namespace lockstep::launch {
 
-// Launchers compare digests to detect two jobs at one endpoint. Other texts are sanitised and cut.
+// Launchers compare digests to detect two jobs at one endpoint. `program` and `arguments` are
+// sanitised and cut.
 struct JobCommand {
   static constexpr std::size_t most_arguments = 128;
   static constexpr std::size_t longest_argument = 128;  // Bytes.

@@ -36,7 +36,7 @@ class AgentLink {
   // Errors: corrupt; the connection is then unusable.
   std::optional<AgentFrame> receive();
 
-  // Sends a heartbeat if one is due at deadline().
+  // Sends a heartbeat if deadline() has passed and nothing is pending().
   void beat(Clock::time_point now);
   Deadline deadline() const;
 

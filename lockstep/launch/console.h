@@ -72,7 +72,7 @@ class Sink {
 
   bool pending() const { return begin_ < pending_.size(); }
 
-  // Add nothing until the reader has caught up.
+  // While true, leave the ranks' output in their pipes.
   bool full() const { return pending_.size() - begin_ > capacity; }
 
   void watch(std::vector<pollfd>& entries) const;

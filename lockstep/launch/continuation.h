@@ -23,9 +23,9 @@ class Continuation {
  public:
   using Time = Clock::time_point;
 
-  static constexpr int default_replacements = 10;  // Per rank.
+  static constexpr int default_replacements = 10;  // Times the host's ranks, which share them.
 
-  // After a rank's success, others that stay stopped for this time are stuck: they cannot end.
+  // After a rank's success, others that stay stopped (SIGSTOP) for this time are stuck.
   static constexpr std::chrono::seconds stopped_limit{5};
 
   // After a failed start, for the system to free resources.
@@ -33,16 +33,16 @@ class Continuation {
 
   Continuation(const RunOptions& options, Time now);
 
-  // The rank failed. `others`: running ranks. `name`: such as "rank 3". take_losses()
+  // The rank failed. `others`: count of running ranks. `name`: such as "rank 3". take_losses()
   // returns the failure with its consequence.
   void lose(int rank, const Failure& failure, const std::string& name, int others, Time now);
 
-  // A rank exited with 0, or with exit_preempted.
+  // A rank exited with 0; leave(): with exit_preempted.
   void succeed(Time now);
   void leave() { any_left_ = true; }
 
   // The start of take_due()'s rank has failed. Unless stop() was called or all replacements are
-  // used up, it is due again. Returns one line for the log.
+  // used up, the rank is due again after a pause. Returns one line for the log.
   std::string retry(int rank, const std::string& name, Time now);
 
   // No rank starts again. Only the first `why` counts.

@@ -49,7 +49,8 @@ class Coordinator {
     int max_restarts = 0;
     std::chrono::milliseconds max_restart_delay = std::chrono::seconds(30);
     // OnFailure::continue_without: a host that is lost, leaves or fails does not end the others. A
-    // host fails when it has no rank left. If none succeeds or is preempted, the attempt fails.
+    // host fails when its last rank ends and none succeeded or was preempted. If no host succeeds
+    // or is preempted, the attempt fails.
     bool survives = false;
   };
   struct JoiningNode {
@@ -80,7 +81,7 @@ class Coordinator {
   // The ranks' master address, port and store are not set.
   std::vector<std::pair<Id, Order>> take_orders();
 
-  // True once take_orders() returns the last orders.
+  // True once the next take_orders() returns the last orders.
   bool over() const { return phase_ == Phase::over; }
 
   std::string state(Id id) const;

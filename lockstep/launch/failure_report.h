@@ -11,7 +11,7 @@
 namespace lockstep::launch {
 
 // Each part is one line, without control characters, and not empty. `attached`: the rank was in a
-// group, or waited for one.
+// group, or had lost it.
 MessageParts report_of(const Failure& failure, bool attached);
 
 // Whether several ranks, its `ranks`, ended with the same exception, which is then the cause.

@@ -20,7 +20,8 @@ namespace lockstep::launch {
 
 class LaterGroups {
  public:
-  // Each rank offers each group's block. Errors: those of JobControlBlock::attach().
+  // Each rank offers each group's block; repetitions are ignored. Errors: those of
+  // JobControlBlock::attach().
   void add(FileDescriptor fd);
 
   // A local rank's status in its newest group; empty if its process is in none of them. `pids`: the

@@ -71,7 +71,8 @@ class LocalRanks final : public Pollable {
   // `number` is a rank of the job.
   bool is_local(int number) const;
 
-  // Ends the ranks after a failure on any host. Ranks in a group first get time to throw an Error.
+  // Ends the ranks after a failure on any host. Ranks in a group, or waiting for one, first get
+  // time to throw an Error.
   void end_after(const Failure& failure);
 
   // Sends `signal`, and after `patience` SIGKILL to the remaining ranks.

@@ -36,7 +36,8 @@ std::vector<pollfd> next_events(const std::vector<Pollable*>& parts, Deadline li
 
 class Signals final : public Pollable {
  public:
-  // The caller has blocked the signals `blocked`; serve() calls `act` for each one. Errors: system.
+  // The caller has blocked the signals `blocked`. serve() calls `act` for each one that arrives,
+  // but not for a repetition within 50 ms. Errors: system.
   Signals(const sigset_t& blocked, std::function<void(int signal)> act);
 
   void watch(std::vector<pollfd>& entries) const override;
@@ -52,7 +53,7 @@ class Signals final : public Pollable {
   Clock::time_point last_at_ = {};
 };
 
-// Detects the end of the process with a pipe's other end.
+// Detects the end of the process that holds a pipe's other end.
 class Lifeline final : public Pollable {
  public:
   explicit Lifeline(int pipe) : pipe_(pipe) {}

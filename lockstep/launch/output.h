@@ -57,8 +57,9 @@ class LineSplitter {
 
 class Output final : public Pollable {
  public:
-  // `out` and `err` are borrowed; lines for the same file keep one order. Errors: misuse if the log
-  // folder cannot be made or written, or options send a stream to a file but name no folder.
+  // `out` and `err` are borrowed; if both are one file, lines keep their order. Errors: misuse if
+  // the log folder cannot be made or written, or options send a stream to a file but name no
+  // folder.
   Output(int out, int err, const LogOptions& options = {});
 
   // Creates the folder of an attempt's files. Call it before its first add(). Errors:

@@ -39,7 +39,7 @@ class RankFiles {
 
   explicit operator bool() const { return !directory_.empty(); }
 
-  // The number must be new. Errors: system.
+  // `attempt` must be new. Errors: system.
   void begin_attempt(const std::string& job_id, int attempt);
 
   // Errors: system, also if the file exists.

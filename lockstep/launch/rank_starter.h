@@ -1,6 +1,6 @@
 // Starts the programs of a host's ranks.
 //
-// Thread safety: none. Blocking: until the programs run.
+// Thread safety: none. Blocking: until programs run: wait(), and start() if 32 are starting.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -41,9 +41,9 @@ struct RankPlace {
 // Fills in what is known before the job's first agreement.
 RankPlace place_of(const RunOptions& options, int local_rank, int threads);
 
-// Returns a rank's variables as "KEY=value": torchrun's, and Lockstep's own. `inherited` ends with
-// a null pointer. Unless `inherited` configures malloc, malloc keeps freed memory for the next
-// step, in huge pages.
+// Returns a rank's variables as "KEY=value": the inherited, torchrun's, and Lockstep's own.
+// `inherited` ends with a null pointer. Unless `inherited` configures malloc, malloc keeps freed
+// memory for the next step, in huge pages.
 std::vector<std::string> environment_of(const RankPlace& place, const char* const* inherited);
 
 std::string describe(const StartFailure& failure, int rank, const std::string& program);
@@ -66,7 +66,7 @@ class RankStarter {
 
   void wait();
 
-  // Exit code of a program that could not be started; else 0.
+  // The launcher's exit code for the first program that could not be started; else 0.
   int error() const { return error_; }
 
  private:

@@ -33,11 +33,11 @@ struct RankStatus {
   int group_rank = -1;
   int group_size = 0;
   std::string state = {};           // "starting", "running", "stopped", "waiting", "ended".
-  std::vector<int> waits_for = {};  // Ranks that have not joined, or a message's peer, where known.
+  std::vector<int> waits_for = {};  // Ranks yet to join its call, or a message's peer, if known.
   std::uint64_t step = 0;
   std::string last = {};  // describe(Activity); without a group, such as "has left its group".
   // In the last ten seconds: text of describe(StepTimes), each phase's share by name, and the rank
-  // with the longest wait. Empty and -1 without any.
+  // for which it waited longest. Empty and -1 without any.
   std::string phases = {};
   std::map<std::string, double> shares = {};
   int latest_rank = -1;

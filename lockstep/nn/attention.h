@@ -33,8 +33,8 @@ enum class SequenceOrder {
 };
 
 enum class ContextMethod {
-  // CPU: ring if all ranks are on one host or their number does not divide the number of heads,
-  // otherwise ulysses. CUDA: ulysses.
+  // CPU: ring if the ranks share one host's memory, or if their number does not divide the number
+  // of heads; otherwise ulysses. CUDA: ulysses.
   automatic,
 
   // Each rank attends to the keys and values of one rank after the other. It merges the results by
@@ -42,9 +42,9 @@ enum class ContextMethod {
   // memory; otherwise they travel around the ring in size - 1 steps.
   ring,
 
-  // Each rank processes some heads for the whole sequence (Jacobs et al., 2023), in four all_to_all
-  // and four small collectives for sizes. The number of ranks must divide that of query heads; key
-  // heads are repeated if necessary.
+  // Each rank processes some heads for the whole sequence (Jacobs et al., 2023). forward() and
+  // backward() use four all_to_all each; forward() first exchanges sizes in four small collectives.
+  // The number of ranks must divide that of query heads; key heads are repeated if necessary.
   ulysses,
 };
 
@@ -70,8 +70,8 @@ struct AttentionOptions {
 // T and S.
 // Memory: a ring on one host keeps k and v in shared memory until backward(). Later calls reuse the
 // memory until the group ends.
-// Autograd: gradients of k and v include the queries of all ranks. Either all ranks require
-// gradients or none.
+// Autograd: gradients of k and v include the queries of all ranks. Each of q, k and v requires a
+// gradient on all ranks or on none.
 // Equality: up to rounding. For float16 and bfloat16, a ring computes softmax and merges in
 // float32. A ring may lose a NaN of q: LibTorch's CPU kernel returns zeros for it.
 // Thread safety, Blocking: collective over the group, and so is backward().

@@ -36,8 +36,8 @@ at::Tensor packed_like(const at::Tensor& tensor, const at::Tensor& model);
 // ATen's type of per-channel tensors: float for half precision.
 at::ScalarType channel_type(at::ScalarType input);
 
-// Vectorised with one read of the input, unlike ATen's batch_norm_update_stats, unless channels are
-// last.
+// Vectorised, with one read of the input. For [N, C] or channels last, calls ATen's
+// batch_norm_update_stats, which is fast there.
 std::vector<Moments> channel_moments(const at::Tensor& input);
 
 // scale * (gradient - offset - (input - mean) * slope). `coefficients` is [4, C], contiguous,

@@ -1,5 +1,5 @@
-// The product of a Linear with a cut weight, summed over the ranks in place. Results and gradients
-// equal those of at::linear() and tensor/differentiable.h, bit for bit.
+// Products with a Linear's cut weight, in forward and backward. Sums over the ranks are in place.
+// Results and gradients equal those of at::linear() and tensor/differentiable.h, bit for bit.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

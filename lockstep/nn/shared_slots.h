@@ -18,14 +18,14 @@ namespace lockstep::nn {
 
 // Reusable blocks of shared memory. Each group owns one object (attachment_of()) and destroys it at
 // its end; remaining tensors keep their block. A rank reuses a block once its own tensor is freed
-// and all ranks have entered a later call. All ranks read before that call, so none waits after
-// reading.
+// and all ranks have then entered another publish(). Each rank must finish reading before that
+// call, so none waits after reading.
 // Thread safety: one thread of each rank calls publish(). Any thread may free its tensors.
 class SharedSlots : public std::enable_shared_from_this<SharedSlots> {
  public:
   // Copies `values`, of one shape and type on all ranks, to shared memory. Returns all ranks'
-  // copies, [values.size(), ...], in rank order. This rank's block is in use until the tensor and
-  // its views are freed.
+  // copies, [values.size(), ...], in rank order. This rank's block is in use until this rank's own
+  // tensor and its views are freed.
   // Blocking: collective over `group`, which owns this object.
   // Errors: ProcessGroup's; system, on all ranks, if the host has too little memory.
   std::vector<at::Tensor> publish(at::TensorList values, const ProcessGroup& group,

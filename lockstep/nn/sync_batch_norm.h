@@ -81,7 +81,8 @@ TORCH_MODULE(SyncBatchNorm);
 // DistributedDataParallel.
 //
 // Errors: unsupported, before any change, naming all batch norms that cannot be replaced. These are
-// `module` itself, typed members, elements of a ModuleList or ModuleDict, derived or in a script.
+// `module` itself, typed members, elements of a ModuleList or ModuleDict, derived classes, and
+// layers of a script.
 LOCKSTEP_API void convert_sync_batchnorm(torch::nn::Module& module, const ProcessGroup& group);
 
 }  // namespace lockstep

@@ -7,7 +7,7 @@
 //   drift.step();
 //
 // Thread safety: none. Blocking: comparisons.
-// Errors: mismatch, on all ranks, with all differences. The group stays usable, for saving the
+// Errors: mismatch, on all ranks, with the differences. The group stays usable, for saving the
 // state. If ranks call step() unequally often, ProcessGroup throws a mismatch, which breaks the
 // group. Misuse for a tensor that is not dense. Unsupported for an optimizer whose options override
 // neither serialize() nor get_lr().

@@ -79,9 +79,9 @@ struct MemoryPlan {
   bool gradient_as_bucket_view = false;  // As the option of that name.
 };
 
-// Predicts the memory after step() and before zero_grad(). All plan.ranks ranks have this `module`,
-// or equal parts of it. Every parameter that requires a gradient has one, and all are in one param
-// group.
+// Predicts the memory after step() and before zero_grad(). Assumptions: all plan.ranks ranks have
+// this `module`, or equal parts of it. Every parameter that requires a gradient has one. The
+// optimizer has one param group.
 // Exact except for padding to cache lines, and for large parameters that forward() uses several
 // times under one name. Autograd sums their gradients in memory that is not counted.
 // Errors: misuse for no ranks, negative state_tensors, or microbatches that ranks do not divide.
@@ -92,8 +92,8 @@ LOCKSTEP_API MemoryTable predict_memory(const torch::nn::Module& module, const M
 struct ResidentMemory {
   std::size_t process = 0;
 
-  // Bytes of mappings that contain only these parts. Empty if other data shares the mappings, as in
-  // memory from malloc().
+  // Bytes of mappings that contain only parameters, or only buckets. Empty if other data shares the
+  // mappings, as in memory from malloc().
   std::optional<std::size_t> parameters = {};
   std::optional<std::size_t> buckets = {};
 };
@@ -105,8 +105,8 @@ struct MemoryReport {
   ResidentMemory resident_host;          // Sum over all processes.
 };
 
-// Reports on all ranks of ddp's group, equally on each. Collective; reads /proc/self/smaps, which
-// takes some ms.
+// Reports the memory of all ranks of ddp's group; all get the same report. Collective; reads
+// /proc/self/smaps, which takes some ms.
 // Errors: unsupported for several hosts, parameters on a device, and states of optimizers other
 // than LARS, LAMB and LibTorch's Adam, AdamW, SGD, RMSprop and Adagrad. System if /proc cannot be
 // read; those of ProcessGroup.

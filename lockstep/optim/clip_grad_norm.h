@@ -30,8 +30,8 @@ LOCKSTEP_API at::Tensor clip_grad_norm_(at::TensorList parameters, double max_no
                                         double norm_type = 2.0, bool error_if_nonfinite = false);
 
 // The same for all parameters of `module`. Parameters that are cut over ranks (sharded_module.h)
-// count as whole ones, and copies once, so total is equal on all ranks. If any are cut, the
-// call is collective over their groups, and joins norms in double precision.
+// count as whole ones. Those that each rank has whole count once, so total is equal on all ranks.
+// If any are cut, the call is collective over their groups, and joins norms in double precision.
 // Errors: then also misuse if norm_type is not positive.
 LOCKSTEP_API at::Tensor clip_grad_norm_(torch::nn::Module& module, double max_norm,
                                         double norm_type = 2.0, bool error_if_nonfinite = false);

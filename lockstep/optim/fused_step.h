@@ -21,8 +21,9 @@ using ParamStates = ska::flat_hash_map<void*, std::unique_ptr<torch::optim::Opti
 // Runs `closure` with gradients enabled. Undefined without a closure.
 torch::Tensor loss_of(const torch::optim::Optimizer::LossClosure& closure);
 
-// Sets the options of `groups` to `given`. LibTorch's add_param_group() does so only for its own
-// optimizers; others get the defaults. Errors: misuse for another type than that of the defaults.
+// Sets the options of `groups` to those of `given`. LibTorch's add_param_group() does so only for
+// its own optimizers; others get the defaults. Errors: misuse for another type than that of the
+// defaults.
 void take_options(const std::vector<ParamGroup>& given,
                   const torch::optim::OptimizerOptions& defaults, std::vector<ParamGroup>& groups);
 
@@ -31,7 +32,8 @@ void drop_repeated(std::vector<ParamGroup>& groups);
 
 // Checks all parameters, so that a refused step changes nothing. Messages begin with `optimizer`.
 // Errors: unsupported for a sparse gradient, and a parameter that is not floating-point or not
-// dense in memory. Misuse for a gradient of another shape, and a parameter on meta.
+// dense in memory. Misuse for a gradient of another shape, and a parameter on meta or in two
+// groups.
 void require_fusible(const std::vector<ParamGroup>& groups, std::string_view optimizer);
 
 // `tensor` is part of the state. Errors: misuse if it is undefined or has another shape.

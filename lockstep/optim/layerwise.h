@@ -43,10 +43,10 @@ struct SquareSums {
 // Steps parameters, or parts of them, by the norms of whole parameters.
 class LOCKSTEP_API LayerwiseOptimizer : public torch::optim::Optimizer {
  public:
-  // Adds the sums of parts on other ranks, in the order of the param groups.
+  // Adds other ranks' sums. One entry per parameter, in the order of the param groups.
   using AddParts = std::function<void(std::vector<SquareSums>& sums)>;
 
-  // Called once per step, also without gradients.
+  // Each step() calls `add_parts` once, also without gradients.
   void set_add_parts(AddParts add_parts) { add_parts_ = std::move(add_parts); }
 
   torch::Tensor step(LossClosure closure = nullptr) final;
@@ -174,8 +174,9 @@ class LOCKSTEP_API LAMB : public LayerwiseOptimizer {
 
 // --- Which parameters ----------------------------------------------------------------------------
 
-// Two param groups: parameters with at least two dimensions get `options`. Biases and parameters of
-// normalisation get neither weight decay nor scaling, as large batches require.
+// Two param groups: parameters with at least two dimensions get `options`. The others, such as
+// biases and those of normalisation, get neither weight decay nor scaling, as large batches
+// require.
 template <class Options>
   requires requires(Options options) { options.weight_decay(0).adapt(false); }
 std::vector<torch::optim::OptimizerParamGroup> decayed_and_not(const torch::nn::Module& module,

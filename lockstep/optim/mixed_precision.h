@@ -66,7 +66,8 @@ struct GradScalerOptions {
 // overflow. Scale, steps and state equal Python's.
 //
 // All ranks step or skip together. With DistributedDataParallel and ZeroRedundancyOptimizer, this
-// needs equal gradients on all ranks, and NonFinite::ignore. Cost: docs/guide/precision.md.
+// needs NonFinite::ignore and, without shard_gradients(), equal gradients on all ranks. Cost:
+// docs/guide/precision.md.
 //
 // If ranks have different parameters, as with tensor parallel layers, experts and pipelines, pass a
 // `group` of these ranks. They unscale and step the same number of optimizers, in the same order.

@@ -18,7 +18,7 @@
 
 namespace lockstep {
 
-// In archive order. Errors: unsupported without an override of serialize() or get_lr().
+// In archive order. Errors: unsupported for options that override neither serialize() nor get_lr().
 std::vector<std::pair<std::string, c10::IValue>> archived_values(
     const torch::optim::OptimizerOptions& options);
 
@@ -31,8 +31,8 @@ LOCKSTEP_API StateValues state_values_of(const torch::optim::OptimizerOptions& o
 std::vector<std::string> mismatches_of(const torch::optim::OptimizerOptions& options,
                                        const StateValues& values);
 
-// An option that is None and missing stays None. Errors: misuse for the first of mismatches_of();
-// unsupported for a class that cannot load its options.
+// An option that is None, and missing in `values`, stays None. Errors: misuse for the first of
+// mismatches_of(); unsupported for a class that cannot load its options.
 LOCKSTEP_API void set_state_values(torch::optim::OptimizerOptions& options,
                                    const StateValues& values);
 

@@ -34,7 +34,7 @@ namespace lockstep {
 // collective.
 // Lifetime: `optimizer` outlives the result.
 // Errors: misuse for a parameter without a name. Loading throws misuse, naming mismatches, for
-// another kind of optimizer, other parameters, param groups or options.
+// another kind of optimizer, other parameters or param groups, and options of other names or types.
 LOCKSTEP_API std::unique_ptr<Stateful> state_of(torch::optim::Optimizer& optimizer,
                                                 const NamedTensors& parameters,
                                                 const Layouts& layouts = {});

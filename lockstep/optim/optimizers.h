@@ -22,7 +22,7 @@ namespace lockstep {
 //
 // Errors, before any parameter is stepped: unsupported for sparse gradients, and for parameters
 // that are not floating-point or are views with gaps in memory. Misuse for a parameter in two
-// groups, a gradient or state of another shape, and state without tensors that the options need.
+// groups or on meta, a gradient or state of another shape, and state without needed tensors.
 class LOCKSTEP_API Adam : public torch::optim::Adam {
  public:
   using torch::optim::Adam::Adam;

@@ -47,8 +47,8 @@ class LOCKSTEP_API ShardedOptimizer : public torch::optim::Optimizer {
   // Collective. Runs `closure` with gradients enabled.
   torch::Tensor step(LossClosure closure = nullptr) final;
 
-  // Like lockstep::clip_grad_norm_(): total is the norm of all ranks' gradient shards as one
-  // vector. Collective.
+  // Like lockstep::clip_grad_norm_(), but scales only this rank's gradient shards. Total is the
+  // norm of all ranks' shards as one vector. Collective.
   // Errors: misuse for parameters that tensor parallelism has cut, a negative max_norm and a
   // norm_type that is not positive. Corrupt, on all ranks, if error_if_nonfinite is set and total
   // is not finite.

@@ -36,10 +36,10 @@ namespace lockstep {
 
 struct ActivationCheckpointOptions {
   // Selects operators, such as "aten::mm", whose results are kept instead of recomputed. A kept
-  // result costs its memory, and a copy if the block returns it or changes it in place. Views, and
-  // operators that change inputs, are never kept. `keep` must return the same in both forwards.
-  // Names are those below autograd: Linear is aten::addmm for 2-d inputs, otherwise aten::mm and
-  // aten::add_.
+  // result costs its memory, and a copy if the block returns it or changes it in place. Views,
+  // lists of tensors, and results of operators that change inputs are never kept. `keep` must
+  // return the same in both forwards. Names are those below autograd: Linear is aten::addmm for 2-d
+  // inputs, otherwise aten::mm and aten::add_.
   std::function<bool(std::string_view)> keep = {};
 
   // Generators that the block uses besides the default ones. For a missing one, backward() draws

@@ -6,8 +6,8 @@
 // Memory: contiguous tensors are used in place; others are copied, and back if written. Outputs of
 // _async forms must be contiguous. A group and its subgroups do not copy its registered_zeros().
 // Shapes: `rows` are slices along dim 0. Part r has splits[r] rows; without `splits`, parts are
-// equal. The _uneven forms exchange the numbers of rows first, with one more collective. Ranks with
-// other shapes or types get a mismatch.
+// equal. The _uneven forms exchange the numbers of rows first, with one more collective. If ranks
+// pass different shapes or types, all get a mismatch.
 // Types: any can be moved. Reductions take float16, bfloat16, float32, float64, integers of 8 to 64
 // bits and bool, as ReduceOp permits; sum and average also complex numbers.
 // Autograd: records nothing.
@@ -41,8 +41,8 @@ struct InPlaceArguments {
   int root = 0;                 // Only for operations with a root.
 };
 
-// Any operation in place of operation_table (job/detail/operation.h), such as the three below.
-// Errors: also misuse for another operation.
+// Any in-place operation of operation_table (job/detail/operation.h), such as the three below.
+// Errors: also misuse for an operation that is not in place.
 LOCKSTEP_API void run_in_place(const at::Tensor& tensor, const ProcessGroup& group,
                                Operation operation, const InPlaceArguments& given = {},
                                const CallOptions& options = {});
@@ -115,8 +115,8 @@ LOCKSTEP_API Work reduce_scatter_async(const at::Tensor& output, const at::Tenso
                                        at::IntArrayRef splits = {},
                                        const CallOptions& options = {});
 
-// As all_gather() and all_gather_uneven(), on rank `root` only. Others get an undefined tensor or
-// an empty vector; ignores their `output`.
+// As all_gather() and all_gather_uneven(), but only rank `root` gets the result. Others get an
+// undefined tensor or an empty vector; their `output` is ignored.
 LOCKSTEP_API at::Tensor gather(const at::Tensor& tensor, const ProcessGroup& group, int root = 0,
                                const CallOptions& options = {});
 LOCKSTEP_API Work gather_async(const at::Tensor& output, const at::Tensor& tensor,

@@ -25,7 +25,7 @@
 
 namespace lockstep {
 
-// Registers the tensors in `root` and in children that it creates. Errors: as above.
+// Registers the tensors in `root` and its children; creates missing children. Errors: as above.
 LOCKSTEP_API void register_tensors(torch::nn::Module& root, const NamedTensors& parameters,
                                    const NamedTensors& buffers);
 

@@ -32,9 +32,9 @@ at::Tensor default_generator_state();
 // Errors: c10::Error for another LibTorch's state.
 void set_default_generator_state(const at::Tensor& state);
 
-// A seed for `place`, such as a rank, from a number that LibTorch's default CPU generator draws: it
-// stays equal on all ranks. Frozen: resumed trainings draw the same dropout masks. Thread safety:
-// full.
+// A seed for `place`, such as a rank, from a number that LibTorch's default CPU generator draws.
+// That generator stays equal on all ranks. Frozen: resumed trainings draw the same dropout masks.
+// Thread safety: full.
 std::uint64_t drawn_seed(std::uint64_t place);
 
 // The destructor restores LibTorch's default CPU generator.

@@ -30,8 +30,8 @@ class ProcessGroup;
 // between ranks. A tensor with two names is saved under both, and loaded if one exists. Cut
 // parameters (sharded_module.h) are saved as whole ones, for loading with any layout.
 // Lifetime: `module` outlives the result.
-// Errors: also misuse for a module on the meta device. Loading: misuse for shared parameters,
-// because every rank would write to them.
+// Errors: also misuse for a module on the meta device. Loading: misuse for parameters in memory
+// that the host's ranks share (share_parameters), because every rank would write to them.
 LOCKSTEP_API std::unique_ptr<Stateful> state_of(torch::nn::Module& module);
 [[deprecated("use state_of()")]] inline std::unique_ptr<Stateful> module_state(
     torch::nn::Module& module) {
@@ -55,7 +55,8 @@ LOCKSTEP_API void require_fits(const torch::nn::Module& module, const StateDict&
 // Requests the tensors of the module that `saved` has, into new tensors.
 LOCKSTEP_API StateRequest wanted_apart(const torch::nn::Module& module, const StateDict& saved);
 
-// As wanted_apart(), but into contiguous CPU tensors, unless copy_into() must compare the values.
+// As wanted_apart(), but into the module's contiguous CPU tensors, except those that copy_into()
+// must compare.
 LOCKSTEP_API StateRequest wanted_in_place(const torch::nn::Module& module, const StateDict& saved);
 
 // Copies the loaded tensors into the module. For a tensor read in place, only increases its

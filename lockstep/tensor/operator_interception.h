@@ -39,12 +39,12 @@ class OperatorInterception {
   const c10::impl::IncludeDispatchKeyGuard included_;
 };
 
-// Registers the key's kernel at first use, and leaves the key free in other processes. Errors:
-// unsupported if another library has registered one.
+// Registers the key's kernel at the first call; until then, other libraries can take the key.
+// Errors: unsupported if another library has registered one.
 void take_dispatch_key();
 
-// Calls an operator so that it creates tensors on the meta device, unless it takes tensors, a value
-// or a device.
+// Calls an operator so that it creates tensors on the meta device, unless it takes tensors or a
+// device, or is aten::scalar_tensor.
 void call_on_meta(const c10::OperatorHandle& op, torch::jit::Stack& stack);
 
 }  // namespace lockstep::tensor

@@ -13,7 +13,8 @@
 
 namespace lockstep {
 
-// Element [i, j, ...] of the box is the data's begin + i * strides[0] + j * strides[1] + ...
+// Element [i, j, ...] of the box is element begin + i * strides[0] + j * strides[1] + ... of the
+// data.
 struct PlacedBox {
   Box box;
   std::vector<std::int64_t> strides;

@@ -1,5 +1,5 @@
 // Tensors in registered memory, for results that collectives change in place
-// (docs/internals/model-parallel.md). If the region is full on a rank, the tensor gets ordinary
+// (docs/internals/model-parallel.md). On a rank whose region is full, the tensor gets ordinary
 // memory.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -22,6 +22,7 @@ namespace lockstep::tensor {
 class LOCKSTEP_API RegisteredPool {
  public:
   // The region's bytes per rank: at least twice the largest tensor so far, within these bounds.
+  // Tensors of more than most_bytes / 2 do not enlarge it.
   static constexpr std::size_t least_bytes = std::size_t{1} << 20;
   static constexpr std::size_t most_bytes = std::size_t{256} << 20;
 

@@ -14,7 +14,7 @@ namespace lockstep {
 // Without elements, with the shape and type of `like`.
 at::Tensor empty_sparse(const at::Tensor& like, std::int64_t sparse_dim = 1);
 
-// Replaces a sparse tensor by the coalesced sum or mean of all ranks' tensors, in rank order.
+// Replaces a sparse tensor by the coalesced sum or mean of all ranks' tensors, added in rank order.
 // Indices may differ between ranks. Collective: three all_gathers, of element counts, indices and
 // values.
 // Errors: those of ProcessGroup::all_gather(). Unsupported for other reductions. Mismatch for

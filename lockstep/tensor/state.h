@@ -5,8 +5,8 @@
 // rank, such as its random generator, has the rank in its name.
 //
 // A rank's local tensor is the whole tensor, or boxes of it (state_types.h). With ZeRO, the rank
-// holds only a range of its elements. The parts of all ranks contain each element. Boxes, or
-// ranges, of two ranks may overlap only if one contains the other.
+// holds only a range of its local tensor's elements. All ranks' parts together contain each
+// element. Boxes, or ranges, of two ranks may overlap only if one contains the other.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -1,4 +1,4 @@
-// Memory of tensors: strides, plain values, tensors on meta, and registered blocks.
+// Memory of tensors: strides, plain values, tensors on meta, and blocks that ranks share.
 //
 // Thread safety: full.
 
@@ -58,12 +58,12 @@ LOCKSTEP_API void require_values(const NamedTensors& tensors, std::string_view c
 void move_from_meta(const at::Tensor& tensor, const at::Tensor& memory);
 
 // --- Memory that all ranks of the host share -----------------------------------------------------
-// Code that writes to tensors independently on each rank can reject these.
+// Code that writes to tensors independently on each rank can reject tensors in it.
 
-// Registers `memory` until the last copy of the returned handle is released.
+// Records `memory` as shared until the last copy of the returned handle is released.
 RegisteredMemory shared_block(RegisteredMemory memory);
 
-// Whether the elements are in a registered block.
+// Whether the elements are in memory that shared_block() has recorded.
 LOCKSTEP_API bool lies_in_shared_block(const at::Tensor& tensor);
 
 }  // namespace lockstep

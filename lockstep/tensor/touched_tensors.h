@@ -6,7 +6,8 @@
 // arguments, unless the operator only creates a view or needs only shape and type (zeros_like).
 //
 // attach_memory() and detach_memory() also affect views, and tensors saved by autograd. data_ptr()
-// of a detached tensor throws an exception with a given text. Errors: unsupported before 2.12.
+// of a detached tensor throws an exception with a given text. Errors: unsupported before LibTorch
+// 2.12.
 //
 // Thread safety: operators may run on any thread. No operator may use the tensor during
 // attach_memory() and detach_memory().

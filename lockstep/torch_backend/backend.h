@@ -1,7 +1,8 @@
 // The backend "lockstep" of torch.distributed: one object per group.
 //
 // Thread safety: full. All ranks must call a group's collectives in one order.
-// Blocking: construction, for all ranks; destruction and shutdown(), for a running collective.
+// Blocking: construction, split(), merge() and synchronous collectives, for other ranks;
+// destruction and shutdown(), for a running collective.
 // Errors: as Python's lockstep.Error (errors.h).
 
 // SPDX-License-Identifier: Apache-2.0
@@ -47,7 +48,7 @@ class Backend final : public Collectives {
   Started recvAnysource(Tensors& tensors, int tag) override;
 
   // Collective among `ranks`; null elsewhere. torch.distributed calls split() and merge() once per
-  // device type, with one store: later calls return the same group while it exists.
+  // device type, with one store: later calls with that store return the same group while it exists.
   bool supportsSplitting() const override { return true; }
   c10::intrusive_ptr<c10d::Backend> split(const c10::intrusive_ptr<c10d::Store>& store,
                                           const std::vector<int>& ranks,

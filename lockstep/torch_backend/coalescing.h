@@ -21,7 +21,7 @@ using Started = c10::intrusive_ptr<c10d::Work>;
 // Thread safety: full.
 class Coalescing {
  public:
-  // Drops what an earlier begin() left.
+  // Drops what this thread's earlier begin() left.
   void begin();
 
   bool has_begun() const;
@@ -42,9 +42,10 @@ class Coalescing {
   Works works_;  // By the thread that called begin().
 };
 
-// Complete when all of `works` are. Not queued itself, so collectives continue meanwhile.
+// Complete when all of `works` are. Not queued itself: later collectives may run before that.
 // Thread safety: any thread.
-// Errors: those of the first failed element of `works`, in wait() and the future.
+// Errors: wait() throws that of the first failed element of `works`; the future fails at once with
+// the first in time.
 class CoalescedWork final : public c10d::Work {
  public:
   CoalescedWork(int rank, std::vector<Started> works);

@@ -35,7 +35,7 @@ class Collectives : public c10d::Backend {
   Started broadcast(Tensors& tensors, const c10d::BroadcastOptions& opts) override;
   Started reduce(Tensors& tensors, const c10d::ReduceOptions& opts) override;
 
-  // `outputs` may differ in size, equally on all ranks.
+  // Tensors in `outputs` may differ in size; all ranks pass the same sizes.
   Started allgather(std::vector<Tensors>& outputs, Tensors& inputs,
                     const c10d::AllgatherOptions& opts) override;
   Started _allgather_base(at::Tensor& output, at::Tensor& input,
@@ -51,7 +51,7 @@ class Collectives : public c10d::Backend {
   Started scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                   const c10d::ScatterOptions& opts) override;
 
-  // `inputs` may differ in size, equally on all ranks.
+  // Tensors in `inputs` may differ in size likewise.
   Started reduce_scatter(Tensors& outputs, std::vector<Tensors>& inputs,
                          const c10d::ReduceScatterOptions& opts) override;
   Started _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
@@ -71,8 +71,8 @@ class Collectives : public c10d::Backend {
   // Error::ranks() has all missing ranks; `wait_all_ranks` changes only the message.
   void monitoredBarrier(const c10d::BarrierOptions& opts, bool wait_all_ranks) override;
 
-  // Between them, only monitoredBarrier() and all_reduce_() block. supportsCoalescing() stays
-  // false: batch_isend_irecv() would get one Work, without the messages' sources.
+  // Between these two calls, only monitoredBarrier() and all_reduce_() block. supportsCoalescing()
+  // stays false: batch_isend_irecv() would get one Work, without the messages' sources.
   void startCoalescing() override;
   Started endCoalescing() override;
 

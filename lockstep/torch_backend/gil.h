@@ -27,13 +27,14 @@ class WithoutGil {
 // before code that may take the GIL, such as callbacks and destructors of tensors. The thread takes
 // the GIL when it ends: do not join it while holding the GIL.
 //
-// Otherwise, Python creates a state each time. Before 3.11.8, a child forked at that moment waits
-// forever: https://github.com/python/cpython/issues/112275. Before 3.12, fork() waits while this
-// function creates the state.
+// Otherwise, Python creates a state each time this thread takes the GIL. Before 3.11.8, a child
+// forked at that moment waits forever: https://github.com/python/cpython/issues/112275. Before
+// 3.12, fork() waits while this function creates the state.
 void keep_thread_state();
 
-// Calls `body` after keep_thread_state(). Once Python finalizes, returns false without a call:
-// Python then unwinds threads that request the GIL, which in a destructor terminates the process.
+// Calls `body` after keep_thread_state(). After expect_end_of_python(), or once Python finalizes,
+// returns false without a call. Python then unwinds threads that request the GIL, which in a
+// destructor terminates the process.
 bool before_python_ends(const std::function<void()>& body);
 
 // Call it without the GIL before Python finalizes. Prevents further before_python_ends() bodies,

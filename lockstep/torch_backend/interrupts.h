@@ -11,8 +11,8 @@
 
 namespace lockstep::torch_backend {
 
-// Installs a SIGINT handler, which then calls the previous one. Call it once, on Python's main
-// thread.
+// Installs a SIGINT handler, which then calls the previous one. Call it on Python's main thread,
+// once per process.
 void catch_interrupts();
 
 // Exists while its thread waits for ranks of `group`, which must outlive it. May be nested. No

@@ -1,6 +1,7 @@
 // Exchanges reports of failures with `lockstep run` while ranks join a group.
 //
-// Call the first four functions only if LOCKSTEP_AGENT_FD is set. The others do nothing until then.
+// Call the first four functions only if LOCKSTEP_AGENT_FD is set. The others do nothing until one
+// of those has reached the agent.
 // Thread safety: full.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -15,10 +16,10 @@
 
 namespace lockstep::torch_backend {
 
-// For a process that waits for a group. Logs the failure once.
+// For a process that waits for a group. Logs each failure once.
 // Blocking: the first call waits for the agent's answer.
-// Errors: peer_lost, with the exited rank; timeout and mismatch, with the ranks whose absence made
-// others exit.
+// Errors: peer_lost, with the exited rank; timeout and mismatch, with the ranks whose absence or
+// call made others exit.
 void throw_if_launcher_lost_rank();
 
 // For a process that waits for no group: ignores orderly exits.

@@ -18,8 +18,7 @@ namespace lockstep::torch_backend {
 // uninitialised block.
 class Parts {
  public:
-  // Errors, naming `what`: misuse for no tensors or different types; unsupported outside CPU
-  // memory.
+  // Errors, naming `what`: misuse for no tensors or different types; otherwise as require_dense().
   Parts(std::vector<at::Tensor> tensors, std::string_view what);
 
   // For moving any type: movable() of tensor/buffers.h.
@@ -28,7 +27,7 @@ class Parts {
   // For reductions. Errors: unsupported, as require_reducible().
   Buffer buffer(ReduceOp op) const;
 
-  // Elements of each tensor in buffer(); empty if all are equal.
+  // Each tensor's number of `buffer`'s elements; empty if all are equal.
   Counts counts(const Buffer& buffer) const;
 
   const at::Tensor& block() const { return block_; }

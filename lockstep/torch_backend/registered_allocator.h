@@ -1,8 +1,8 @@
 // Places tensors of Python programs in registered memory, which collectives need not copy.
 //
-// Wraps LibTorch's CPU allocator. While this process is in its first world, tensors in a
-// RegisteredTensors scope get registered blocks. So do tensors of a size that a collective had to
-// copy, such as buffers that fully_shard() allocates in each step.
+// Wraps LibTorch's CPU allocator. Between open() and close(), tensors in a RegisteredTensors scope
+// get registered blocks. So do tensors of a size that a collective had to copy, such as buffers
+// that fully_shard() allocates in each step.
 //
 // Thread safety: full.
 
@@ -48,7 +48,8 @@ class RegisteredAllocator final : public c10::Allocator {
   // Below, a copy costs less than another synchronization.
   static constexpr std::size_t small_bytes = std::size_t{64} << 10;
 
-  // Limit, in MB, except for Demand::always; 0: no memory. LOCKSTEP_REGISTERED_MB overrides it.
+  // Limit of all regions in MB, except for Demand::always; 0: none. LOCKSTEP_REGISTERED_MB
+  // overrides it.
   static constexpr std::size_t default_limit_mb = 1024;
 
   // The first call installs the allocator permanently.

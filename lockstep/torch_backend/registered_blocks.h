@@ -41,8 +41,8 @@ class RegisteredBlocks {
   // False in a forked child, too.
   bool is_open() const;
 
-  // Aligned to cache lines. Null if the regions would exceed `limit` bytes or the host lacks
-  // memory.
+  // Aligned to cache lines. Null if not open. If a new region is needed: null beyond `limit` bytes
+  // of all regions, or once the host lacked memory.
   void* take(std::size_t bytes, std::size_t limit);
 
   // As take(), without a limit. Errors: misuse if not open; those of `source`.

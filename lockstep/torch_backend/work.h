@@ -41,7 +41,7 @@ class OperationWork : public c10d::Work {
   bool is_over() const { return over_.load(); }
   bool has_future() const { return asked_.load(); }
 
-  // Completes the future and runs its callbacks. Further calls do nothing.
+  // Completes the future, if any, and runs its callbacks. Further calls do nothing.
   void complete_future();
 
   bool isCompleted() override { return is_over(); }
@@ -89,7 +89,7 @@ class CollectiveWork final : public OperationWork {
 
 class MessageWork final : public OperationWork {
  public:
-  // `arrived` runs before the message is complete.
+  // After `message` succeeds, `arrived` runs; then this object is complete.
   MessageWork(std::shared_ptr<Membership> membership, Operands operands, std::uint64_t sequence,
               lockstep::Work message, std::function<void()> arrived);
 

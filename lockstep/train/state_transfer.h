@@ -11,8 +11,8 @@
 
 namespace lockstep::train {
 
-// Collective. Errors, on all ranks: unsupported, naming the part, if ranks have different tensors
-// or parts of them, or share one.
+// Collective. Errors, on all ranks: unsupported, naming the part, if the ranks' tensors differ in
+// name or shape, are parts, or are shared by ranks.
 void require_whole(const TrainingState& state, const ProcessGroup& group);
 
 // Shares no memory with `state`.
@@ -25,7 +25,7 @@ void load(const std::string& name, Stateful& state, const StateDict& saved);
 // Called together, by a rank that has the state and one that needs it. Sends contiguous CPU tensors
 // without a copy.
 // Errors: those of load() and ProcessGroup; mismatch for parts of different names. If one rank
-// throws, the other waits until that rank ends.
+// throws, the other waits until that rank ends, at most for the timeout.
 void send_state(const NamedStates& states, const ProcessGroup& group, int to);
 void receive_state(const NamedStates& states, const ProcessGroup& group, int from);
 

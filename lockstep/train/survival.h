@@ -64,17 +64,19 @@ class LOCKSTEP_API Survival {
   Survival& operator=(const Survival&) = delete;
 
   // Collective: one step. `compute` makes the gradients and may communicate. `apply` changes
-  // parameters, optimizer, sampler and schedule. It may communicate only with checkpoints. Without
-  // them, each step is applied on all ranks or on none.
+  // parameters, optimizer, sampler and schedule. Without checkpoints, `apply` must not communicate,
+  // and each step is applied on all ranks or on none.
   //
-  // After losing a rank, the others call `apply` if all have complete gradients. They make a new
-  // group and call `setup`. If `apply` was not called, they repeat `compute`, after restoring
-  // buffers, the default CPU generator, and parts up to 64 KiB except modules and optimizers.
+  // Without checkpoints, the ranks that remain after a loss call `apply` if all of them have
+  // complete gradients. They make a new group and call `setup`. If they did not call `apply`, they
+  // repeat `compute`. Before, they restore buffers, the default CPU generator, and parts up to
+  // 64 KiB except modules and optimizers.
   //
   // False if SIGTERM or SIGUSR1 made this rank leave (ProcessGroup::on_preemption()).
-  // Errors: those of `apply`; those of `compute` and `setup` except peer_lost, timeout and aborted.
-  // peer_lost if too few ranks are left. aborted if the others continue without this rank, or after
-  // 30 changes without a completed step. unsupported as in the constructor, in the second step.
+  // Errors: those of `compute`, `setup` and `apply` except peer_lost, timeout and aborted; without
+  // checkpoints, also these of `apply`. peer_lost if too few ranks are left. aborted if the others
+  // continue without this rank, or after 30 changes without a completed step. unsupported as in the
+  // constructor, in the second step.
   bool step(const std::function<void()>& compute, const std::function<void()>& apply);
 
   std::int64_t steps() const;

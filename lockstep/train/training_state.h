@@ -8,8 +8,8 @@
 //   state.add("generators", lockstep::RandomGenerators(world));
 //   checkpoints.resume(state);
 //
-// Lifetime: added objects outlive it; samplers and generators are copied. Thread safety: none.
-// Errors: misuse for a name that is used or invalid (NamedStates, tensor/state.h).
+// Lifetime: added objects must outlive it, except samplers and generators, which it copies. Thread
+// safety: none. Errors: misuse for a name that is used or invalid (NamedStates, tensor/state.h).
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -49,14 +49,14 @@ class GroupAborted : public Error {
   AbortReason why_;
 };
 
-// Whether living ranks caused it: timeout, mismatch.
+// Whether living ranks caused `error`: its fault is timeout or mismatch.
 bool blames_the_living(const Error& error);
 
-// Whether living or departed ranks caused it.
+// Whether living or departed ranks caused `error`.
 bool blames_ranks(const Error& error);
 
-// Why `rank` aborts its group after `error`, whose text begins with `context`. Forwards another
-// rank's reason. Other ranks get the same fault if ranks caused it or were lost, else aborted.
+// Why `rank` aborts its group after `error`, whose text begins with `context`. Forwards the reason
+// of a GroupAborted. Other ranks get the same fault if ranks caused it or were lost, else aborted.
 AbortReason abort_reason_for(const Error& error, int rank, const std::string& context);
 
 // A Failure for `error` of a call by `rank`: for the first rank that has left, or else with the

@@ -3,9 +3,10 @@
 // Collectives must come one at a time, in the same order on all ranks, with arguments that are
 // valid on this rank.
 //
-// Blocking: enter(), run() and allocate(), until this rank's memory may be reused.
+// Blocking: run(), until this rank's memory may be reused; enter(), labels(), allocate() and
+// among(), until all their ranks have called.
 // Errors: peer_lost; timeout, with every absent rank; the reason that any rank gave to abort().
-// Each breaks the group: only abort() may be called then.
+// Each breaks the group: only abort() and leave() may be called then.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -135,10 +136,10 @@ class Backend {
   virtual Pipes& pipes() = 0;
 
   // Makes a backend for a group of `ranks`. Only these ranks call it, from any thread at any time.
-  // Blocks until all have called, and calls `watch`, which may throw. Errors: also peer_lost, when
-  // one of `ranks` has left this group; GroupAborted, if this group was aborted. After an Error on
-  // any rank, the new group fails on all ranks. Each attempt, and each group of these ranks, needs
-  // another name: a rank may otherwise find the memory of the last one.
+  // Blocks until all have called; calls `watch` meanwhile, which may throw. Errors: also peer_lost,
+  // when one of `ranks` has left this group; GroupAborted, if this group was aborted. After an
+  // Error on any rank, the new group fails on all ranks. Each attempt, and each group of these
+  // ranks, needs another name: a rank may otherwise find the memory of the last one.
   virtual std::unique_ptr<Backend> among(const std::vector<int>& ranks, const std::string& group,
                                          std::chrono::milliseconds timeout,
                                          const std::function<void()>& watch) = 0;

@@ -53,7 +53,7 @@ struct InitOptions {
   std::string interface = {};
 
   // An MPI_Comm*, instead of `store`, after MPI_Init_thread() with MPI_THREAD_MULTIPLE. Its ranks
-  // become the group's, in order. It must be valid only during init_process_group().
+  // become the group's, in order. It need only be valid during init_process_group().
   const void* mpi_communicator = nullptr;
 };
 

@@ -6,7 +6,7 @@
 // Thread safety: one thread at a time.
 // Errors: a receive fails with mismatch if its message does not fit. A message from or to a rank
 // that has left fails with peer_lost if it cannot complete. progress() throws corrupt when a pipe's
-// bytes are not a message. Before it fails a message of a rank that has left, it throws as
+// bytes are not a message. Before it fails a message of a rank that has left, it calls
 // Pipes::throw_if_over().
 
 // SPDX-License-Identifier: Apache-2.0

@@ -17,7 +17,8 @@
 namespace lockstep::comm {
 
 struct Signature {
-  std::uint64_t count = 0;   // Elements, of one rank or all; allocate: bytes; split: its number.
+  // Elements, of one rank or all; allocate: bytes; split: its number; destroy: unreceived messages.
+  std::uint64_t count = 0;
   std::uint64_t label = 0;   // Hash of the caller's label; 0 without one. For a message, its tag.
   std::uint64_t layout = 0;  // Hash of uneven counts; 0 for equal parts. Or one of layout_...
   std::int32_t root = 0;

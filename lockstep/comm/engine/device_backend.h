@@ -27,7 +27,7 @@
 namespace lockstep::comm {
 
 // Why collectives cannot do this on CUDA memory; empty for supported calls. `op` only matters for
-// reductions. Ignores combinations that no device supports, such as an average of booleans.
+// reductions. Also empty for combinations refused for all memory, such as an average of booleans.
 constexpr std::string_view cuda_unsupported(Operation operation, DType dtype, ReduceOp op) {
   if (operation == Operation::send || operation == Operation::recv)
     return "messages move CPU memory only";
@@ -45,7 +45,7 @@ class DeviceBackend final : public Backend {
   DeviceBackend(std::unique_ptr<Backend> inner, DeviceMembers members,
                 std::shared_ptr<const DeviceEngine> engine);
 
-  // Waits a few seconds for the device, unless a call failed or the group was aborted.
+  // Waits at most a few seconds for the device, unless a call failed or the group was aborted.
   ~DeviceBackend() override = default;
 
   std::string_view name() const override { return inner_->name(); }

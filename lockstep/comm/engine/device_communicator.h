@@ -23,7 +23,7 @@ namespace lockstep::comm {
 
 class DeviceCommunicator {
  public:
-  // Waits a few seconds for enqueued collectives, unless they were cancelled.
+  // Waits at most a few seconds for enqueued collectives, unless they were cancelled.
   virtual ~DeviceCommunicator() = default;
 
   // Ends running collectives, on the device too, and all later calls, with aborted.
@@ -42,7 +42,7 @@ struct DeviceMembers {
 };
 
 struct DeviceEngine {
-  // Why there is none on this host; empty when there is one. Starts nothing.
+  // Why this host has no such engine; empty if it has one. Starts nothing.
   std::function<std::string()> why_not;
 
   // As that of its communicators. Only if why_not() is empty.

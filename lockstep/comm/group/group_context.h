@@ -70,7 +70,7 @@ class GroupContext {
     if (is_broken()) throw_first();
   }
 
-  // Keeps `error` for every later call, makes the reports, and saves the flight record. Does
+  // Keeps `error` for every later call, sends the reports, and saves the flight record. Does
   // nothing if the group is broken. Arguments: as reports_of().
   void break_with(const std::exception_ptr& error, const std::string& context,
                   std::chrono::milliseconds timeout);

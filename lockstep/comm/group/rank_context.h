@@ -29,7 +29,7 @@ class RankContext {
   // This thread gets the Error of a failed call.
   static void note_failed_call() { has_failed_call_ = true; }
 
-  // This thread begins a call. A failure of its last one is not the cause of a later exit
+  // This thread begins a call. An Error that it got before is then not the cause of a later exit
   // (JobControlBlock::cause_of()).
   void note_call() const {
     if (!has_failed_call_) [[likely]]
@@ -58,7 +58,7 @@ class RankContext {
   virtual void expect_preemption() {}
   virtual void agree_on_preemption() {}
 
-  // Reports ranks of the job that made a call fail to this host's ranks, the agent and the log.
+  // Reports to this host's ranks, the agent and the log which ranks of the job made a call fail.
   virtual void report_break(Failure) {}
 
   // See lockstep::report_cause_of_exit(). Only the first call reports.
@@ -72,7 +72,7 @@ class RankContext {
   // Whether a rank of the job that had not called abort() is known to be lost.
   virtual bool knows_of_loss() const { return false; }
 
-  // Whether this rank of the job has died or, on this host, has called abandon().
+  // Whether rank `rank` of the job has died or, if on this host, has called abandon().
   virtual bool has_lost(int /*rank*/) const { return false; }
 
   // The world's group calls one of these once: finish() when all ranks destroy it together, leave()

@@ -23,8 +23,8 @@ struct BackendChoice {
 // an MPI communicator. Errors: misuse for an unknown backend.
 std::vector<std::string> engines_for(std::string_view backend, bool under_mpi);
 
-// Errors: mismatch when ranks request different backends, or contradict their launcher;
-// unsupported, with the reason, when a rank lacks something.
+// Errors: mismatch when ranks request different backends, or contradict their launcher.
+// Unsupported, with the reason, when no engine runs on all ranks, and for shm on several hosts.
 BackendChoice choose_backend(const std::vector<RankInfo>& ranks);
 
 }  // namespace lockstep::comm

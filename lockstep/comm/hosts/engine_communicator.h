@@ -64,8 +64,8 @@ class KeptMemory {
   // Registers `memory` for owner_of().
   RegisteredMemory add(RegisteredMemory memory);
 
-  // Uninitialised memory for a buffer like `shape`, valid until a call with a larger one;
-  // owner_of() keeps it longer. `which` numbers those in use at a time.
+  // Uninitialised memory for a buffer like `shape`, valid until a call with the same `which` and a
+  // larger shape; owner_of() keeps it longer. `which` numbers the buffers in use at a time.
   Buffer scratch(std::size_t which, const Buffer& shape);
 
   // Keeps all of `buffer` valid; null for unknown memory and an empty buffer.

@@ -15,7 +15,8 @@
 
 namespace lockstep::comm {
 
-// Reports each lost rank of this host to other hosts, even while no rank here waits for it.
+// Reports the job's first lost rank, if it is of this host, to other hosts, even while no rank here
+// waits for it.
 class FailureNotices {
  public:
   // `connections` must outlive it. `is_here`: by rank of the job, whether it is on this host.

@@ -43,8 +43,8 @@ class HostsEngines {
   std::unique_ptr<EngineCommunicator> of_all_;
 };
 
-// One collective. An engine that cannot cancel may use memory after the caller has failed: memory
-// unknown to KeptMemory is then copied.
+// One collective. An engine that cannot cancel may use memory after the caller has failed: for such
+// an engine, memory unknown to KeptMemory is copied.
 class EngineCall {
  public:
   // Calls that exist at the same time have different slots.

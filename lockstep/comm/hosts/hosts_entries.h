@@ -1,7 +1,8 @@
-// How ranks of several hosts enter a collective: each sends its call to all others first.
+// How ranks of several hosts enter a collective: each host first sends its ranks' calls to all
+// other hosts.
 //
-// Ranks of a host compare calls in shared memory. docs/algorithms.md describes the exchange between
-// hosts.
+// Ranks of a host exchange calls in shared memory. docs/algorithms.md describes the exchange
+// between hosts.
 //
 // Thread safety: one thread only. Blocking, Errors: as Backend::enter().
 
@@ -35,7 +36,7 @@ class HostsEntries {
  private:
   struct Patience {
     Deadline deadline;
-    bool asks = true;  // Then asks the host which ranks are absent.
+    bool asks = true;  // At the deadline, asks the host which ranks are absent.
   };
 
   void enter(const Collective& collective, Patience patience);

@@ -81,7 +81,8 @@ class HostsGroup {
 
   void throw_if_over(const Collective& collective) const;
 
-  // Waits for the report of a death: an engine fails when a peer dies, often before that.
+  // Waits up to 1 s for the report of a death, and throws it: an engine fails when a peer dies,
+  // often before the report.
   void throw_if_explained(const Collective& collective) const;
 
  private:
@@ -101,7 +102,7 @@ struct HostsCall {
 
   Counts counts() const;
 
-  // A step of the collective. `counts` must outlive it.
+  // A step of the collective. `counts` must outlive the result.
   Collective step(Operation operation, const Buffer& input, const Buffer& output,
                   const Counts& counts, int root = 0) const;
 

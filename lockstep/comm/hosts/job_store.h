@@ -32,11 +32,12 @@ struct MpiWorld {
 };
 MpiWorld identify_by_mpi(const void* communicator);
 
-// Returns the first that exists of: the user's store, the agents', torchrun's, one that rank 0
-// opens at the job's master address. Otherwise, under MPI, rank 0 opens one and MPI broadcasts its
-// address. `interface` is rank 0's default for listening. May set a name for the job in `who`.
-// Blocking: until the store exists. Errors: misuse when none exists, and for a store on the network
-// without a token; timeout; unsupported.
+// Returns the user's store, or for the user's MPI communicator, one that rank 0 opens and MPI
+// announces. Otherwise returns the first that exists of: the agents', torchrun's, one that rank 0
+// opens at the job's master address. Otherwise, under MPI, as for a communicator. `interface` is
+// rank 0's default for listening. May set a name for the job in `who`. Blocking: until the store
+// exists. Errors: misuse when none exists, and for a store on the network without a token; timeout;
+// unsupported.
 JobStore open_job_store(LaunchEnvironment& who, const InitOptions& options,
                         const std::string& interface, Deadline deadline, comm::LateRanks& late);
 

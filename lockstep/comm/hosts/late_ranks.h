@@ -23,7 +23,7 @@ class LateRanks {
   // Sets where it expects the others, such as "the store at node1:29400".
   void expect_at(std::string place) { place_ = std::move(place); }
 
-  // Call it in the loop of a wait. At due(), the first rank that has come warns of those of `size`
+  // Call it in the loop of a wait. At due(), the lowest rank that has come warns of those of `size`
   // that have not.
   void look_for_all(int size, const std::function<bool(int rank)>& has_come);
 

@@ -18,7 +18,8 @@ namespace lockstep::comm {
 // --- On one host ---------------------------------------------------------------------------------
 
 // Errors: mismatch, with the settings that differ, when present ranks of this host disagree on the
-// number of ranks or the backend. Blocking: only then, until all can see it, for at most 2 s.
+// number of ranks or the backend. Blocking: only then, until all ranks of this host have come, for
+// at most 2 s.
 void require_agreement(HostSession& session);
 
 // As require_agreement(), until all have come. Errors: also timeout, with the missing ranks;
@@ -39,7 +40,7 @@ bool is_shared_memory(std::string_view backend);
 // Errors: timeout, on all ranks and with all missing ranks; corrupt; the store's. Mismatch when two
 // processes are the same rank, or expect different numbers of ranks. Ranks that rank 0 does not
 // expect wait until 2 s after the deadline. Before it throws, rank 0 waits up to 2 s until the
-// others have read the reason: the store may end with it.
+// others have read the reason: the store may end with rank 0.
 std::string agree_on_start(Store& store, const std::string& prefix, int rank, int world_size,
                            Deadline deadline, LateRanks& late);
 
@@ -60,7 +61,7 @@ struct RankInfo {
 std::string this_place();
 
 struct RankTable {
-  std::string secret;           // Made by rank 0; others cannot guess it.
+  std::string secret;           // Made by rank 0; outsiders cannot guess it.
   std::vector<RankInfo> ranks;  // By rank.
 };
 

@@ -34,7 +34,7 @@ class Barrier {
   // Whether ranks outnumber cores. All ranks get the same answer.
   bool is_crowded() const { return crowded_; }
 
-  // Blocks until all ranks have entered an operation; next_entry() is this rank's.
+  // Blocks until all ranks have entered this operation. Fill next_entry() before.
   void enter(const Collective& collective);
 
   std::optional<int> last_to_enter() const { return last_to_enter_; }
@@ -103,7 +103,7 @@ class Barrier {
   std::uint32_t steps_ = 0;
   std::uint32_t rounds_ = 0;
   std::optional<int> last_to_enter_;
-  std::optional<Deadline> deadline_;  // Current operation's; empty until it sleeps.
+  std::optional<Deadline> deadline_;  // Current operation's; empty until this rank sleeps.
   Clock::duration overslept_{0};      // Time in which this process was stopped.
   std::vector<bool> named_stalled_;
 };

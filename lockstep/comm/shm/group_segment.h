@@ -52,7 +52,7 @@ struct RankBlock {
   std::atomic<std::int32_t> core;      // Core of its last call or wait.
   std::atomic<std::int32_t> message_core;  // Core of its last wait for a message.
   char reason[224];                        // This rank's label if calls differ; or why it refused.
-  std::uint64_t region;                    // Region that the group allocates: rank 0's.
+  std::uint64_t region;                    // Rank 0's: number of the region being allocated.
   cpu_set_t cores;                         // It may run on these.
   // A bit for each receiver whose pipe is claimed: see ShmPipes.
   std::atomic<std::uint64_t> pipes[16];

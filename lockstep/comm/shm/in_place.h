@@ -24,8 +24,8 @@ namespace lockstep::comm {
 bool can_read_inputs(Operation operation);
 bool can_write_outputs(Operation operation);
 
-// Whether reading unregistered memory is faster. `crowded`: ranks outnumber cores. All ranks get
-// the same answer.
+// Whether reading unregistered memory is faster than staging. `crowded`: ranks outnumber cores. All
+// ranks get the same answer.
 bool reads_outside(const Collective& collective, int ranks, bool crowded);
 
 class InPlace {

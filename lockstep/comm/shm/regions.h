@@ -82,8 +82,8 @@ class Regions {
   // Adds a common region in `memory`. All ranks pass the same number.
   RegisteredMemory add_common(std::uint64_t number, SharedMemory memory, std::size_t bytes);
 
-  // The buffer's region, and offset in its rank's part; ranks exchange it. 0 for unregistered
-  // memory, or after its last handle was destroyed.
+  // The buffer's location, which ranks exchange: region, and offset in this rank's part. 0 for
+  // unregistered memory, or after its last handle was destroyed.
   std::uint64_t locate(const Buffer& buffer);
 
   // A location of unregistered memory, for PeerMemory. 0 for a tagged pointer.

@@ -77,7 +77,7 @@ class Staging {
   const int size_;
 
   std::size_t reserved_ = 0;  // Bytes of this rank's staging buffer, from its begin.
-  std::size_t cursor_ = 0;    // Bytes of the staging buffers used since the begin.
+  std::size_t cursor_ = 0;    // Bytes used in each staging buffer so far.
   std::size_t chunks_ = 0;    // Chunks of the current collective.
   std::size_t stride_ = 0;    // Bytes from one chunk to the next.
   std::size_t part_ = 0;      // Elements of a part in one chunk.

@@ -26,8 +26,8 @@ class Connection {
   // `wake` asks the connection thread to poll for output.
   Connection(FileDescriptor socket, std::function<void()> wake);
 
-  // Queues bytes that the socket does not take at once; with more than 64 MiB, the connection ends.
-  // Does nothing after the connection's end.
+  // Queues bytes that the socket does not take at once; with more than 64 MiB queued, the
+  // connection ends. Does nothing after the connection's end.
   void send(const Frame& frame);
   std::size_t queued() const { return queued_; }  // Bytes.
 

@@ -45,13 +45,13 @@ class Connections {
   };
 
   // Starts to listen. The connection thread calls `on_failure` for ranks that others report with
-  // tell_failure(). Without a report, it does so about 200 ms after a connection ended without
-  // finish(). Errors: misuse for an address that is not this host's, or beyond loopback without a
-  // token.
+  // tell_failure(). Without a report, it does so about 200 ms after a peer's connection ended
+  // without the peer's finish(). Errors: misuse for an address that is not this host's, or beyond
+  // loopback without a token.
   explicit Connections(Options options);
 
   // Without finish(), peers report the end of this process. Blocking: until peers have read all
-  // sent data, at most 200 ms, or 5 s after finish().
+  // sent data, at most 200 ms, or 5 s if finish() was called.
   ~Connections();
   Connections(const Connections&) = delete;
   Connections& operator=(const Connections&) = delete;
@@ -79,8 +79,8 @@ class Connections {
   bool has_peers() const;
 
   // Opens a group's share of the connections, after connect(); its rank r is world_ranks[r] of the
-  // job. Earlier data is kept. Destroying the last copy drops data; a closed group keeps eight
-  // bytes.
+  // job. Data that arrived earlier is kept. Destroying the last copy drops data; a closed group
+  // keeps eight bytes.
   // Errors: misuse for a name opened before, or with the hash of one.
   std::shared_ptr<Channels> open(const std::string& name, std::vector<int> world_ranks);
 
@@ -109,12 +109,12 @@ class Channels {
   virtual void leave() = 0;
   virtual bool has_left(int peer) const = 0;
 
-  // Notifies all remote ranks. Afterwards, this rank sends no other report.
+  // Notifies all remote ranks. Afterwards, leave(), abort() and reports send nothing.
   virtual void abort(const AbortReason& why) = 0;
 
   // Sets the callback for a remote rank's abort(), also an earlier one. Callbacks run on the
   // connection thread and must not throw or call this object. A failure of the connection thread is
-  // Fault::system; an earlier one is reported during this call.
+  // reported as an abort with Fault::system; an earlier failure, during this call.
   virtual void on_abort(std::function<void(const AbortReason&)> act) = 0;
 
   // After a timeout, asks `peers`, the ranks of a host, which of them are missing from the call.
@@ -124,7 +124,7 @@ class Channels {
   // Sets the callback for remote ranks' ask_who_is_absent(), also an earlier one.
   virtual void on_question(std::function<void()> act) = 0;
 
-  // To and from remote ranks only (pipe.h). Each holds 1 MiB of unread data.
+  // To and from remote ranks only (pipe.h). Each holds at most 1 MiB of unread data.
   virtual PipeWriter& to(int peer) = 0;
   virtual PipeReader* from(int peer) = 0;
 

@@ -49,7 +49,8 @@ class PeerTable {
   // A confirmed peer's address, or a text if it has ended. Otherwise empty: it may be replaced.
   std::optional<std::string> holder_of(int rank) const;
 
-  // Those that have not ended, with their ranks. lines_of(): null for ranks without a connection.
+  // open_connections(): those that have not ended, with their ranks. lines_of(): also ended ones;
+  // null for ranks without a connection.
   std::vector<std::pair<int, std::shared_ptr<Connection>>> open_connections() const;
   std::vector<std::shared_ptr<Connection>> lines_of(const std::vector<int>& ranks) const;
   void send_to_all(const Frame& frame) const;
@@ -58,7 +59,8 @@ class PeerTable {
   bool has_finished() const;
   void finish_peer(int rank);
 
-  // Closes it. The rank is lost if it was confirmed, has not finished and is not reported yet.
+  // Closes `connection`. The rank is lost if it was confirmed, has not finished and is not reported
+  // yet.
   void end(int rank, const std::shared_ptr<Connection>& connection, const std::string& why);
   void close_all() const;
 

@@ -1,5 +1,5 @@
-// One direction of the messages between two ranks of a group. The sender stays less than
-// stream_credit bytes ahead of the receiver: unread messages never block other traffic.
+// One direction of the messages between two ranks of a group. The sender is at most stream_credit
+// bytes ahead of the receiver: unread messages never block other traffic.
 //
 // Thread safety: one thread for the members of PipeWriter and PipeReader; the connection thread for
 // all others.

@@ -7,11 +7,12 @@
 //
 // Keys and values are arbitrary bytes. Operations are linearizable.
 // Thread safety: full.
-// Blocking: wait() until its deadline; others for a time that the implementation limits.
+// Blocking: wait() until its deadline or about 1 s longer; others for a time that the
+// implementation limits.
 // Errors: misuse for a key or value that is too long; system when the store is full; timeout,
 // naming the key. Peer_lost when the server has ended, in this and every later call. Corrupt for a
 // damaged file or server.
-// Except in wait(), which changes nothing, a timeout may leave the change made.
+// A call that ends with a timeout may have made its change.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -48,7 +49,7 @@ class LOCKSTEP_API Store {
   // Returns as soon as the value exists; an existing value even after the deadline.
   virtual std::string wait(std::string_view key, Deadline deadline) = 0;
 
-  // Adds to the number at `key`, by default 0. Returns the sum, stored as decimal text. Errors:
+  // Adds to the number at `key`, 0 if absent. Returns the sum, stored as decimal text. Errors:
   // misuse when the value is not a number or the sum overflows.
   virtual std::int64_t add(std::string_view key, std::int64_t amount) = 0;
 
@@ -84,8 +85,8 @@ class LOCKSTEP_API InProcessStore final : public Store {
   const std::unique_ptr<State> state_;
 };
 
-// The keys of another store, which must outlive this one, that begin with a prefix. The prefix
-// counts towards a key's length.
+// The keys of `store` that begin with `prefix`. `store` must outlive it. The prefix counts towards
+// a key's length.
 class PrefixStore final : public Store {
  public:
   PrefixStore(Store& store, std::string prefix) : store_(store), prefix_(std::move(prefix)) {}
@@ -121,8 +122,8 @@ struct FileStoreOptions {
 
 // A store in one file, for ranks that share a file system and no network.
 //
-// The file is a log of changes (docs/protocol.md), locked during every operation. wait() polls at
-// least every 50 ms.
+// The file is a log of changes (docs/protocol.md), locked during every operation. wait() locks it
+// only to poll, at least every 50 ms.
 //
 // Opening a path joins its store: use a new path for every attempt of a job. The file is never
 // removed. The store survives the death of processes, but not of hosts.

@@ -41,7 +41,7 @@ class StoreTable {
 void require_store_key(std::string_view key);
 void require_store_value(std::string_view key, std::string_view value);
 
-// For messages: at most 64 characters, safe for a terminal.
+// For messages: cut after about 64 characters, safe for a terminal.
 std::string in_quotes(std::string_view key);
 
 [[noreturn]] void throw_wait_timeout(std::string_view key, Clock::time_point start);
@@ -54,9 +54,10 @@ class StoreService {
 
   static constexpr std::size_t max_waits = 1024;
 
-  // Delivers the reply, unless the request must wait, and the replies to all waits that it ends.
-  // Errors: corrupt if a new wait has a pending one's id, or exceeds max_waits. The table's errors
-  // become replies.
+  // Delivers the reply, unless the request must wait or cancels a wait, and the replies to all
+  // waits that it ends.
+  // Errors: corrupt if a client's new wait has a pending one's id, or exceeds max_waits. The
+  // table's errors become replies.
   void handle(Client client, const StoreRequest& request, const Deliver& deliver);
 
   void forget(Client client);

@@ -94,7 +94,8 @@ struct TcpStoreOptions {
 class LOCKSTEP_API TcpStore final : public Store {
  public:
   // Errors: timeout when no server was reachable. Misuse for an unknown host, and when the server
-  // refused, with both ends' values if both proved the token. Corrupt if it is no store of the job.
+  // refused, with both ends' values if both proved the token. Corrupt if it is no Lockstep store or
+  // did not prove the token.
   explicit TcpStore(const TcpStoreOptions& options);
   ~TcpStore() override;
   TcpStore(const TcpStore&) = delete;
@@ -125,7 +126,8 @@ struct TcpStoreServerOptions {
   // Refuses a rank that is already connected. False: a rank may have several stores.
   bool refuse_duplicates = false;
 
-  // Time from a connection to the end of its handshake. If short, ranks of a busy host are refused.
+  // Time from a connection to the end of its handshake. If short, ranks of a busy host are dropped
+  // and retry.
   std::chrono::milliseconds handshake_timeout = std::chrono::seconds(5);
   // Time from the first to the last byte of a request, and for a client to read some byte of its
   // replies. If short, large values fail on slow networks.

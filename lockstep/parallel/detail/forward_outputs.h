@@ -2,7 +2,7 @@
 // ranges, maps and optionals. An IValue, a script's result, may hold all of these.
 //
 // For your own type, define for_each_tensor(value, visit), found by argument-dependent lookup,
-// which calls visit(tensor) for each tensor. Other types have no tensors.
+// which calls visit(tensor) for each tensor. Tensors in other types are ignored.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

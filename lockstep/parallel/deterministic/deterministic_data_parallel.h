@@ -3,8 +3,8 @@
 //   lockstep::DeterministicDataParallel ddp(net, world, {.microbatches = 8});
 //   ddp.train_microbatches(step, loss_of_microbatch);  // Instead of loss.backward().
 //
-// Sums gradients of microbatches in a fixed order (docs/guide/shared-parameters.md). Buffers are
-// not broadcast and may not change. CPU memory only.
+// Sums gradients of microbatches in a fixed order (docs/guide/shared-parameters.md). Passes do not
+// broadcast buffers and may not change them. CPU memory only.
 // Thread safety: none.
 // Errors: as DistributedDataParallel's. Also misuse if the number of ranks does not divide
 // `microbatches`, or ranks do not compute with `threads` intra-op threads. unsupported for sparse
@@ -65,7 +65,8 @@ struct DeterministicOptions {
   // divides it. More, smaller microbatches take longer.
   int microbatches = 0;
 
-  // Intra-op threads of every rank, set by torch::set_num_threads(). The bits depend on them.
+  // Intra-op threads, which every rank sets by torch::set_num_threads(). The bits depend on them.
+  // Several need setDeterministicAlgorithms().
   int threads = 1;
 
   // For random numbers, as of dropout.
@@ -81,15 +82,15 @@ struct DeterministicOptions {
 class LOCKSTEP_API DeterministicBase : public DataParallelBase {
  public:
   // Collective: the passes of one step. Calls `loss_of` for each of this rank's microbatches, and
-  // backward() on the result. Each `.grad` becomes the mean over the microbatches of all ranks.
-  // Returns the mean loss. Both have the same bits on every number of ranks. backward() outside of
-  // this call is misuse.
+  // backward() on the result. Each `.grad` becomes the mean over the microbatches, or samples
+  // (GradientMean), of all ranks. Returns the mean loss. Both have the same bits on every number of
+  // ranks. backward() outside of this call is misuse.
   // `step` counts the steps of the whole training, also after a resumption, and determines random
-  // numbers. With GradientMean::over_samples, `loss_of` calls count_samples().
+  // numbers. With GradientMean::over_samples, `loss_of` must call count_samples().
   // Errors: those of backward(). unsupported, with its name, for a BatchNorm or InstanceNorm that
   // would update running statistics, a SyncBatchNorm in training mode, and a tensor that `loss_of`
   // changes. misuse if the number of intra-op threads has changed. mismatch if ranks are in
-  // different steps. All gradients are then undefined.
+  // different steps. After an Error, all gradients are undefined.
   double train_microbatches(std::int64_t step, const MicrobatchLoss& loss_of);
 
   int microbatches() const;

@@ -26,8 +26,7 @@ class Reducer;
 class DeterministicPass {
  public:
   // Collective, before the module is changed. Returns `options`. Errors: mismatch for different
-  // options. misuse if the number of ranks does not divide that of microbatches, or a rank has
-  // another number of intra-op threads than `threads`.
+  // options; misuse, as DeterministicDataParallel's, and for options out of range.
   static DeterministicOptions checked(const DeterministicOptions& options,
                                       const ProcessGroup& group);
 
@@ -47,7 +46,7 @@ class DeterministicPass {
     double samples = 0;
   };
 
-  // Must be equal on all ranks.
+  // Each rank's, for require_agreement().
   struct State {
     std::int64_t step;
     std::int64_t threads;
@@ -75,7 +74,7 @@ class DeterministicPass {
   // For the current step.
   std::vector<ParameterUse> uses_;  // By parameter, of this rank's microbatches.
   PassReport report_;
-  std::chrono::nanoseconds longest_{};  // Time of a pass's microbatches.
+  std::chrono::nanoseconds longest_{};  // Time of this rank's microbatches in a step.
 };
 
 }  // namespace lockstep::parallel

@@ -22,8 +22,8 @@ void require_fixed_statistics(const torch::nn::Module& module);
 // with max_norm changes in forward(). For a buffer, a hash: BatchNorm changes no counter.
 std::vector<std::uint64_t> fingerprints_of(const torch::nn::Module& module);
 
-// A microbatch's random numbers, from LibTorch's default CPU generator. The destructor restores its
-// state.
+// A microbatch's random numbers, from LibTorch's default CPU generator. The destructor restores the
+// generator's state.
 class MicrobatchRandom {
  public:
   void begin(std::uint64_t seed, std::int64_t step, int microbatch);

@@ -18,7 +18,7 @@
 namespace lockstep {
 
 // A tree over the microbatches 0 to k - 1. A node is a residue class modulo s: the root for s = 1,
-// a leaf for s = k. Its q children, added from the left, have modulus s * q, where q is the
+// a leaf for s = k. A node's q children, added from the left, have modulus s * q, where q is the
 // smallest prime factor of k / s. For k = 8: ((0+4)+(2+6))+((1+5)+(3+7)).
 // Rank r of R has the microbatches p with p mod R = r. They are one or a few nodes with modulus
 // exchanged(), the first that R divides.
@@ -83,7 +83,7 @@ class MicrobatchSums {
   static std::size_t bytes_for(const NamedTensors& parameters, const MicrobatchTree& tree,
                                int ranks);
 
-  // Valid until the next first step.
+  // Valid until the first step of the next pass.
   const at::Tensor& result(std::size_t index) const { return places_[0][index]; }
 
  private:

@@ -10,10 +10,11 @@
 //
 // Thread safety: none.
 // Errors: as DistributedDataParallel with share_parameters, but across hosts, an exception in
-// backward() aborts the group. Also mismatch if options or, across hosts, orders of units differ;
-// unsupported if hosts have different numbers of ranks. Misuse for a pattern without a trained
-// parameter, and for use of a parameter that is not gathered. From the second averaged pass on,
-// misuse for a parameter with a gradient but without a FullyShardedOptimizer.
+// backward() aborts the group. Also mismatch if ranks differ in options or, across hosts, in the
+// order in which they use units. Unsupported if hosts have different numbers of ranks. Misuse for a
+// pattern without a trained parameter, and for use of a parameter that is not gathered. From the
+// second averaged pass on, misuse for a parameter with a gradient but without a
+// FullyShardedOptimizer.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -50,33 +51,35 @@ struct FullyShardedOptions {
   // parameters are one more. Default: outermost numbered modules, as in a ModuleList.
   std::vector<std::string> units = {};
 
-  // Across hosts, or with offload: units in memory at a time, at least those of one operator.
+  // Across hosts, or with offload: gathered units in a host's or device's memory at a time. One
+  // operator may use at most this many.
   std::size_t resident_units = 2;
-  // Across hosts, or with offload: whether units may be freed before the step. If false, all stay
-  // in memory.
+  // Across hosts, or with offload: whether gathered units may be freed before the step. If false,
+  // each stays in memory until then.
   bool reshard_after_forward = true;
 
   // The type of float32 parameters in forward() and backward(). The optimizer then steps float32
   // masters, divided among the ranks; checkpoints have the masters. Passes under no_sync() add
   // gradients in this type. The constructor temporarily makes a float32 copy on each rank, unless
   // parameters are on meta. On meta, load_weights() and checkpoints set the masters; initialize()
-  // gives values of `param_type`.
+  // gives them values rounded to `param_type`.
   std::optional<at::ScalarType> param_type = {};
   // The type in which gradients of `param_type` are averaged.
   at::ScalarType reduce_type = at::kFloat;
 
   // The device on which this rank computes, such as local_device(). It holds resident_units units.
-  // The optimizer steps in the hosts' memory, which keeps weights and state. The module is in CPU
-  // memory or on meta; its buffers are moved.
+  // The optimizer steps in the hosts' memory, which keeps weights and state. Parameters must be in
+  // CPU memory or on meta; buffers are moved to the device.
   std::optional<c10::Device> offload = {};
 
-  // Ranks that hold the parameters together, equally many in each copy; default: all. Gradients are
-  // averaged over copies (PyTorch's HSDP). For a copy on each host:
+  // Ranks that hold this rank's copy of the parameters together, equally many in each copy;
+  // default: all. Gradients are averaged over all copies' ranks (PyTorch's HSDP). For a copy on
+  // each host:
   //   lockstep::DeviceMesh mesh(world, {{"replicas", 2}, {"shard", -1}});
   //   FullyShardedDataParallel fsdp(gpt, world, {.shard = mesh["shard"]});
   std::optional<ProcessGroup> shard = {};
 
-  // As DistributedDataParallelOptions'. With overlap, a thread averages units.
+  // As DistributedDataParallelOptions'. With overlap, a separate thread averages gradients.
   std::optional<bool> overlap = {};
   bool broadcast_buffers = true;
   bool find_unused_parameters = false;
@@ -97,7 +100,7 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
   // Errors: misuse for a name without a parameter, and if `use` has written to a parameter.
   void with_gathered(const std::vector<std::string>& names, const std::function<void()>& use);
 
-  // Each host temporarily holds the whole model.
+  // Each host, and with offload each device, temporarily holds the whole model.
   void with_gathered(const std::function<void()>& use);
 
  protected:
@@ -132,9 +135,9 @@ class LOCKSTEP_API FullyShardedBase : public DataParallelBase {
 // Passes under no_sync() leave `.grad` on this rank, for the next averaged pass.
 //
 // Only the optimizer, load_weights(), checkpoints, edit_parameters() and initialize() may write to
-// parameters; across hosts, the last two by operators on one thread. Memory from data_ptr() is then
-// valid from an operator on that parameter until one on another unit. initialize(make) copies views
-// of larger tensors at its end.
+// parameters. Across hosts, or with offload, the last two write by operators on one thread. Memory
+// from data_ptr() is then valid from an operator on that parameter until one on another unit. At
+// its end, initialize(make) copies parameters made as views of larger tensors.
 template <class Module>
 class FullyShardedDataParallel : public FullyShardedBase {
  public:
@@ -158,8 +161,8 @@ class FullyShardedDataParallel : public FullyShardedBase {
   const std::shared_ptr<Module> module_;
 };
 
-// Each rank steps its part of each parameter. `Inner` is elementwise, such as lockstep::AdamW, or a
-// LayerwiseOptimizer. Several optimizers may divide the parameters.
+// Each rank steps its slice of each unit's parameters. `Inner` is elementwise, such as
+// lockstep::AdamW, or a LayerwiseOptimizer. Several optimizers may divide the parameters.
 template <class Inner>
 using FullyShardedOptimizer = SharedOptimizer<Inner>;
 

@@ -33,7 +33,8 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
  public:
   // Collective: cuts rank 0's values of distinct `parameters` into the ranks' slices of `units`.
   // Means of gradients have the same slices (GradientSlices).
-  // Errors: unsupported for parameters outside CPU memory; system if a host has too little memory.
+  // Errors: unsupported for parameters neither in CPU memory nor on meta; system if a host has too
+  // little memory.
   GatheredParameters(const NamedTensors& parameters, const std::vector<Unit>& units,
                      std::size_t resident_units, HostGroups groups);
   ~GatheredParameters() override;
@@ -113,7 +114,7 @@ class GatheredParameters final : public ParameterStore, private UnitSource {
   std::size_t bytes_of_slot_ = 0;
   std::shared_ptr<const RegisteredMemory> slots_;
   bool is_partially_updated_ = false;
-  std::exception_ptr edit_error_;        // Groups were aborted.
+  std::exception_ptr edit_error_;        // The Error that ended an edit.
   std::optional<TouchedUnits> touched_;  // Last: its thread uses the other members.
 };
 

@@ -1,8 +1,9 @@
-// Decides which units of a fully sharded module have one of a host's slots.
+// Decides which units of a fully sharded module have one of a host's or a device's slots.
 //
 // A required unit without a slot takes a free one, or that of the least recently used unit. The
 // unit that followed in the last pass is loaded early, until the pass deviates from that order.
-// Decisions depend only on the sequence of required units, so ranks decide alike.
+// Decisions depend only on the sequence of required units, so ranks with equal sequences decide
+// alike.
 //
 // Thread safety: none.
 
@@ -30,8 +31,8 @@ class ResidentUnits {
   // Expects the order of the previous pass.
   void begin_pass();
 
-  // An operator needs these units at once. Returns the units to load, in order: these, then the
-  // expected next one, if a slot is left.
+  // An operator needs these units at once. Returns the units to load, in order: those of `units`
+  // without a slot, then the expected next one, if `units` leave it a slot.
   // Errors: misuse for more units than slots.
   std::vector<Arrival> need(const std::vector<std::size_t>& units);
 

@@ -31,7 +31,7 @@ class UnitSource {
   struct Memory {
     std::byte* data;
     std::shared_ptr<const void> owner;
-    std::optional<std::size_t> slot = {};  // If it is one.
+    std::optional<std::size_t> slot = {};  // Empty for memory of lend().
   };
 
   virtual Memory slot(std::size_t number) const = 0;
@@ -82,8 +82,8 @@ class TouchedUnits {
   void require_intact() const;
   void note_written();
 
-  // A pass without gradients lasts until end_evaluation(), another until end_pass(). These calls
-  // wait for a unit that is being loaded.
+  // A pass without gradients lasts until end_evaluation(), one with gradients until end_pass().
+  // These calls wait for a unit that is being loaded.
   void begin_pass(bool with_gradients);
   void end_evaluation() noexcept;
   void end_pass() noexcept;

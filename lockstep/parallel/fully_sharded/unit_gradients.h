@@ -1,5 +1,5 @@
-// Averages the gradients of each unit (sharded_units.h) on the ranks that step them, during
-// backward(), and frees them.
+// During backward(), averages each unit's gradients (sharded_units.h) and frees them. Each rank
+// keeps the means of the fragments that it steps.
 //
 // Thread safety: as GradientSink.
 
@@ -69,7 +69,7 @@ class UnitGradients final : public GradientSink {
   const std::shared_ptr<ShardedUnits> units_;
   const ProcessGroup group_;
   const Settings settings_;
-  const std::shared_ptr<GradientPool> pool_;    // Null without large gradients.
+  const std::shared_ptr<GradientPool> pool_;    // May be null.
   std::vector<std::size_t> unit_of_;            // By bucket.
   std::vector<at::Tensor> gradients_;           // By parameter, until averaged.
   std::vector<std::size_t> left_out_;           // In the current pass.

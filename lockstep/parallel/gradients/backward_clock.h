@@ -22,8 +22,8 @@ class BackwardClock {
   // May be null.
   StepClock* loop() const { return loop_; }
 
-  // Call this within backward(); may be repeated. The phase ends with backward(), after all work
-  // queued before, or with its exception.
+  // Call this within backward(); may be repeated. The phase ends with backward(), after all
+  // callbacks queued before, or with its exception.
   void begin() {
     const auto last = pass_.lock();
     if (loop_ == nullptr || (last && !last->is_over())) return;

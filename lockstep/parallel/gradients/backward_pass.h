@@ -66,7 +66,7 @@ class BackwardPass {
   // may then make another call.
   std::string change = {};
 
-  bool has_announced = false;  // To ranks that have joined.
+  bool has_announced = false;  // Whether Reducer::announce() was called.
   bool has_reported = false;   // Otherwise other ranks wait.
 
   std::exception_ptr exception() const { return result_.exception(); }
@@ -79,7 +79,7 @@ class BackwardPass {
   const Clock::time_point begin_ = Clock::now();
 };
 
-// One for each backward(), including nested ones.
+// A reducer's pass: of one backward() and, if `watched`, of those nested in it.
 class PassUnderWay {
  public:
   // Whether `graph_task` belongs to the pass. `watched`: the task has reached an output of

@@ -42,7 +42,8 @@ LOCKSTEP_API BucketAssignment compute_bucket_assignment_by_size(
 
 // Parameters are first assumed to arrive in reverse order, once per pass. The first averaged pass
 // records the order for rebuilt(); with a static graph, it counts gradients, and the second records
-// it. Without given buckets, share_parameters prevents that; so does find_unused_parameters alone.
+// it. Without given buckets, share_parameters prevents that; so does find_unused_parameters without
+// a static graph.
 class BucketPlan {
  public:
   enum class Arrival : std::uint8_t {
@@ -58,8 +59,8 @@ class BucketPlan {
 
   const BucketAssignment& assignment() const { return assignment_; }
 
-  // Collective once, after the order was recorded. Returns buckets in the order of arrival on rank
-  // 0, unless equal to assignment().
+  // The first call after the order was recorded is collective, and returns buckets in the order of
+  // arrival on rank 0, unless equal to assignment().
   std::optional<BucketAssignment> rebuilt(const NamedTensors& parameters,
                                           const ProcessGroup& group);
   void assign(BucketAssignment assignment);

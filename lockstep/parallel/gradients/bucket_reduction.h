@@ -61,7 +61,8 @@ class BucketReduction {
   // A gradient was enqueued on the current stream: later jobs follow.
   void follow() { stream_.follow(); }
 
-  // After earlier jobs, unless one has failed. The job's data must live until wait() returns.
+  // Runs `job` after earlier ones, or drops it if one has failed. The job's data must live until
+  // wait() returns.
   void start(std::function<void()> job);
 
   // Blocking: until all jobs are done. Leaves an Error to wait().

@@ -26,10 +26,10 @@
 
 namespace lockstep::parallel {
 
-// Small gradients are scaled by 1 / world_size and copied side by side into registered memory: one
-// all_reduce sums all of a type. Large gradients are averaged in place in pool(), or through
-// staging buffers; on a CUDA device they are copied, too. finish() copies means to `.grad`.
-// With `as_views`, `.grad` is a view of the bucket.
+// Small gradients are scaled by 1 / world_size and copied side by side into registered memory. One
+// all_reduce sums a bucket or, at the end of the pass, all of a type. Large gradients are averaged
+// in place in pool(), or through staging buffers; on a CUDA device they are copied, too. finish()
+// copies means to `.grad`. With `as_views`, `.grad` is a view of the bucket.
 class BucketedGradients final : public GradientSink {
  public:
   struct Settings {

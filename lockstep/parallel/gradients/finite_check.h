@@ -40,7 +40,7 @@ bool all_finite(const at::Tensor& tensor);
 
 // --- In a device's memory -----------------------------------------------------------------------
 
-// Waits only once for the device. Thread safety: none.
+// Waits for the device only in first_non_finite(). Thread safety: none.
 class FiniteCheck {
  public:
   // Enqueues a check of gradient_of(i) for each index on the current stream. Undefined and empty

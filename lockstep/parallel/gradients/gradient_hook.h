@@ -31,7 +31,7 @@ class GradientOwner {
   // active and inactive owners.
   virtual void on_gradient(std::size_t index, const at::Tensor& incoming) = 0;
 
-  // Whether another owner may be active for these parameters.
+  // Whether these parameters may have other owners, too.
   virtual bool allows_others() const = 0;
 
  protected:

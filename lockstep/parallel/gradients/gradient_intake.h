@@ -38,8 +38,8 @@ class GradientIntake {
   // `early`: as GradientSink's. A shadow pass reads no gradients and records no order.
   void begin_pass(bool early, bool is_shadow = false);
 
-  // Errors: unsupported for a gradient on another device, and for a sparse or dense one unlike the
-  // sink's.
+  // Errors: misuse after its bucket was started. unsupported for a gradient on another device, and
+  // for a sparse or dense one unlike the sink's.
   void add(std::size_t index, const at::Tensor& incoming);
 
   void complete();
@@ -74,7 +74,7 @@ class GradientIntake {
   BucketPlan plan_;
   bool early_ = false;  // Starts buckets as they complete.
   bool is_shadow_ = false;
-  PassReport report_;  // The current pass, without its number and samples.
+  PassReport report_;  // The current pass: only non_finite, repeated and kept_mean.
   bool has_passed_ = false;
   std::chrono::nanoseconds copy_time_{};
   std::chrono::nanoseconds wait_time_{};

@@ -46,7 +46,8 @@ class NoiseEstimate {
   double noise_ = 0;     // Trace.
 };
 
-// A mean counts if it is of several backward() calls, finite and without older gradients.
+// A mean counts if it is of several backward() calls on any ranks, finite and without older
+// gradients.
 class GradientNoise {
  public:
   GradientNoise(double batch_size, double decay) : batch_size_(batch_size), estimate_(decay) {}

@@ -77,7 +77,7 @@ class GradientSink {
   // Blocking, collective, after all ranks have agreed. Multiplies results by `factor`.
   virtual void finish(const PassReports& reports, double factor) = 0;
 
-  // Drops the pass, at any point, after all started work is done.
+  // Drops the pass, at any point. Blocking: until all started work is done.
   virtual void release() noexcept = 0;
 
   // An exception has ended the pass on this rank only. Returns true if no rank can reach the pass's

@@ -29,7 +29,8 @@ namespace lockstep::parallel {
 // rows of non-finite length to NaN.
 LOCKSTEP_API void orthogonalize(const at::Tensor& matrices, double epsilon);
 
-// A gradient's state between passes. Undefined without error feedback, or warm start.
+// A gradient's state between passes. `error` is undefined without error feedback, `q` without warm
+// start.
 struct LowRankMemory {
   at::Tensor error;  // [rows, columns]
   at::Tensor q;      // [rank, columns]
@@ -46,7 +47,7 @@ class LowRankBucket {
   // Draws every Q, equal on all ranks.
   void draw(std::uint64_t seed);
 
-  // Draws zero rows of every Q again, which P = M Q and Q = M^T P would keep zero.
+  // Draws the zero rows of every Q again: P = M Q and Q = M^T P would keep them zero.
   void draw_lost_rows(std::uint64_t seed);
 
   bool has_qs_in(const LowRankMemories& memories) const;

@@ -1,7 +1,7 @@
 // Records LibTorch's operators for the timeline of all ranks (job/timeline_recorder.h), by Kineto.
 //
 // LOCKSTEP_PROFILE=steps=FIRST:END sets the window of steps, from 0, without END. Without this
-// variable or a timeline, nothing is recorded.
+// variable, or without a timeline, nothing is recorded.
 //
 // Thread safety: none.
 // Errors: misuse for a variable of another form.
@@ -13,8 +13,8 @@
 
 namespace lockstep::parallel {
 
-// Before a forward() with gradients: starts the record in the window, and ends it there or at the
-// end of `group`.
+// Call it before a forward() with gradients: starts the record in the window, and ends it after
+// that or at the end of `group`.
 void profile_operators(const ProcessGroup& group);
 
 }  // namespace lockstep::parallel

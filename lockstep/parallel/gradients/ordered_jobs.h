@@ -23,10 +23,10 @@ class OrderedJobs {
   OrderedJobs(const OrderedJobs&) = delete;
   OrderedJobs& operator=(const OrderedJobs&) = delete;
 
-  // Returns the job's number, from 1. After an Error, jobs are dropped until it is taken.
+  // Returns the job's number, from 1. After an Error, jobs are dropped until take_error().
   std::uint64_t start(std::function<void()> job);
 
-  // Blocking: until jobs up to `number` are done. Errors: the first job's.
+  // Blocking: until jobs up to `number` are done. Errors: that of the first job that failed.
   void wait(std::uint64_t number);
   void wait() { wait(started_); }
 

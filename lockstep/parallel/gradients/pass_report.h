@@ -42,7 +42,7 @@ struct PassReport {
   std::int64_t threw = 0;          // Bytes of the exception's text, or 0.
   std::int64_t changed = 0;        // 1 if the text is of a changed module.
 
-  // GradientNoise::squares() and passes(); `none` without a NoiseScale.
+  // GradientNoise::squares() and passes(). Without a NoiseScale, `passes` is `none`.
   double squares = 0;
   std::int64_t passes = none;
 

@@ -55,10 +55,10 @@ class Reducer final : public GradientOwner {
   // of this rank's module that prevents averaging, or empty. The next averaged pass then throws
   // misuse on all ranks. If that pass reaches no known parameter here, this rank calls a barrier in
   // Groups::given, labelled with `change`. Another call of a rank instead is a mismatch on all
-  // ranks. Collective once, to rebuild buckets.
+  // ranks. Collective in the call that rebuilds buckets.
   void prepare(bool synchronize, std::string change = {});
 
-  // A pass begins when it reaches this tensor, so nested passes belong to it.
+  // A backward() that reaches this tensor begins a pass, which includes nested backward() calls.
   void watch(const at::Tensor& output);
 
   void count_samples(double samples);

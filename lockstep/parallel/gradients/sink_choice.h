@@ -16,8 +16,8 @@
 
 namespace lockstep::parallel {
 
-// Collective: DistributedDataParallelOptions::overlap or its default. A rank needs a core per
-// intra-op thread, and one more.
+// Collective: DistributedDataParallelOptions::overlap or its default. On one host, in CPU memory,
+// the default needs a core per intra-op thread of each rank, and one more per rank.
 bool agree_on_overlap(const DistributedDataParallelOptions& options, const ProcessGroup& group,
                       c10::Device device);
 
@@ -29,7 +29,7 @@ class SinkChoice {
   };
 
   // Collective. Trained `parameters` are on one device. `sparse`: with sparse gradients.
-  // `needs_own_group`: of a sink made elsewhere.
+  // `needs_own_group`: for the caller's own sink.
   // Errors: misuse without trained parameters; unsupported for gradients that cannot be averaged.
   SinkChoice(NamedTensors parameters, const std::vector<at::Tensor>& sparse,
              const ProcessGroup& group, const DistributedDataParallelOptions& options,
@@ -43,7 +43,7 @@ class SinkChoice {
   // The trained ones, to which sinks refer.
   const NamedTensors& parameters() const { return parameters_; }
 
-  // All ranks; a group for concurrent calls, if the sink needs one.
+  // The given group or, for a sink that calls it concurrently, a new one of the same ranks.
   const ProcessGroup& group() const { return group_; }
 
   bool is_overlapped() const { return overlapped_; }

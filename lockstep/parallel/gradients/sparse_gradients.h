@@ -25,7 +25,8 @@ class Module;
 
 namespace lockstep::parallel {
 
-// Trained weights of Embeddings and EmbeddingBags with sparse(true), and of the given names.
+// Trained weights of Embeddings and EmbeddingBags with sparse(true), and trained parameters of the
+// given names.
 // Errors: misuse for an unknown name; unsupported, with its name, for a parameter outside CPU
 // memory.
 std::vector<at::Tensor> sparse_parameters(const torch::nn::Module& module,

@@ -8,10 +8,10 @@
 //
 // Thread safety: none.
 // Lifetime: module and optimizer outlive the object.
-// Blocking: step() blocks only in a synchronisation, until all ranks have called it.
+// Blocking: constructors and synchronisations, until all ranks take part.
 // Errors: mismatch, on all ranks, if modules, options or steps of synchronisation differ. misuse
-// for options out of range and shared parameters. unsupported for parameters cut over ranks and
-// sharded optimizers. Also ProcessGroup's.
+// for options out of range and parameters that ranks share. unsupported for parameters cut over
+// ranks and sharded optimizers. Also ProcessGroup's.
 // A load throws misuse for a state saved between synchronisations with another placement of ranks
 // on hosts. A synchronisation throws misuse for a parameter unfrozen or replaced after
 // construction. An Error in a synchronisation changes nothing on this rank; the call may be
@@ -44,12 +44,13 @@ LOCKSTEP_API ProcessGroup host_group(const ProcessGroup& group);
 
 // The common part of LocalSGD and DiLoCo. The constructor gives all ranks rank 0's parameters and
 // buffers. A synchronisation makes some or all trained parameters equal on all ranks. If it
-// includes the last one, it also copies rank 0's buffers. Means are over ranks, not hosts.
-// Optimizer states stay separate.
+// includes the last parameter, all ranks also get rank 0's buffers. Means are over ranks, not
+// hosts. Optimizer states stay separate.
 //
-// In checkpoints, the state replaces those of module and optimizer. Equal values are saved once. If
-// the placement of ranks on hosts has changed, all ranks load rank 0's optimizer state: ranks that
-// average their gradients need equal ones.
+// In checkpoints, the state replaces those of module and optimizer. If in_sync(), the module is
+// saved once, otherwise for each rank, as always the optimizer's state. If the placement of ranks
+// on hosts has changed, all ranks load rank 0's optimizer state: ranks that average their gradients
+// need equal ones.
 class LOCKSTEP_API LocalSteps : public Stateful {
  public:
   LocalSteps(const LocalSteps&) = delete;
@@ -67,8 +68,8 @@ class LOCKSTEP_API LocalSteps : public Stateful {
 
   std::int64_t steps() const { return steps_; }
 
-  // Whether the last step() or synchronize() made all parameters equal on all ranks. Checkpoints
-  // are smallest then.
+  // Whether the last step() or synchronize() made all parameters equal on all ranks; true before
+  // them. Checkpoints are smallest then.
   bool in_sync() const { return equal_.size() == parameters_.size(); }
 
   StateDict state_dict() override;
@@ -112,7 +113,7 @@ class LOCKSTEP_API LocalSteps : public Stateful {
   const std::unique_ptr<Stateful> module_state_;
   const std::unique_ptr<Stateful> optimizer_state_;
   std::int64_t steps_ = 0;
-  Range equal_;  // Equal on all ranks since the last call.
+  Range equal_;  // Made equal on all ranks by the last call.
 };
 
 // --- Post-local SGD ------------------------------------------------------------------------------
@@ -136,7 +137,8 @@ struct LocalSGDOptions {
 // `period` steps.
 //
 // After the warm-up, a pass with hook() still exchanges a few bytes among all ranks, and broadcasts
-// buffers unless broadcast_buffers is false. Passes under ddp.no_sync(local.is_local()) avoid both.
+// buffers unless broadcast_buffers is false. Passes under ddp.no_sync(local.is_local()) avoid both,
+// and average no gradients.
 class LOCKSTEP_API LocalSGD final : public LocalSteps {
  public:
   // Collective.
@@ -180,7 +182,8 @@ struct DiLoCoOptions {
 
 // DiLoCo (Douillard et al., arXiv 2311.08105), as in torchft's local_sgd.py. After `sync_every`
 // inner steps, an outer SGD steps from the last synchronised parameters to the next. Its gradient
-// is the mean over ranks of last minus current parameters. Memory: two more copies of them.
+// is the mean over ranks of last synchronised minus current parameters. Memory: two more copies of
+// the parameters.
 class LOCKSTEP_API DiLoCo final : public LocalSteps {
  public:
   // Collective.
@@ -199,7 +202,7 @@ class LOCKSTEP_API DiLoCo final : public LocalSteps {
   const DiLoCoOptions options_;
   const std::vector<std::size_t> ends_;  // By fragment: index behind its last parameter.
   std::vector<at::Tensor> synced_;       // By parameter: values at its last synchronisation.
-  std::vector<at::Tensor> momentum_;     // By parameter; undefined before the first.
+  std::vector<at::Tensor> momentum_;     // By parameter; undefined before it is synchronised.
 };
 
 }  // namespace lockstep

@@ -53,21 +53,21 @@ struct PipelineOptions {
   std::optional<int> microbatches = {};           // Default: 4.
   std::optional<int> stages_per_rank = {};        // Default: as PipelineShape.
 
-  // Replaces these three options: read_pipeline_order(file).
+  // Instead of these three options, such as from read_pipeline_order(file).
   std::optional<PipelineOrder> order = {};
 
   // First layers of all stages but the first. Default: by `costs`.
   std::vector<int> cut = {};
 
   // Costs of layers, in any unit, such as from measure_layers() (plan.h): the costliest stage
-  // becomes as cheap as possible. If ranks differ, the largest counts. Default: the elements of a
-  // layer's parameters.
+  // becomes as cheap as possible. If ranks pass different costs, each layer's largest counts.
+  // Default: the elements of a layer's parameters.
   std::vector<double> costs = {};
 
   // Ranks with the same stages: replicas or, with fully_sharded, ranks that hold parameters
-  // together. The optimizer is then a FullyShardedOptimizer of data_parallel(). Gradients become
-  // means over these ranks after this rank's last microbatch. GradientMean::over_samples is
-  // unsupported (docs/guide/pipeline.md).
+  // together. The latter need a FullyShardedOptimizer of data_parallel(). Gradients become means
+  // over these ranks after this rank's last microbatch. GradientMean::over_samples is unsupported
+  // (docs/guide/pipeline.md).
   std::optional<ProcessGroup> data_parallel = {};
   std::optional<DistributedDataParallelOptions> data_parallel_options = {};  // For replicas.
   std::optional<FullyShardedOptions> fully_sharded = {};  // Not for replicas; without `offload`.
@@ -99,7 +99,8 @@ struct FirstOf<std::function<R(A, Rest...)>> {
 
 class LOCKSTEP_API Pipeline : public Stateful {
  public:
-  // Collective over the options' groups, and `group`, with ranks in the order of stages.
+  // Collective over `group`, data_parallel and the layers' tensor parallel groups. Ranks of `group`
+  // are those of order().
   // Errors, on all ranks of the pipeline: misuse for wrong options, fewer layers than stages, and
   // an order that cannot be run (check_pipeline_order()). Mismatch if ranks, also of other
   // replicas, have other layers, plans or options. If only some ranks throw, the others throw
@@ -113,8 +114,8 @@ class LOCKSTEP_API Pipeline : public Stateful {
 
   // Collective: forward and backward of one batch, equal on all ranks of the pipeline. `inputs`,
   // the first layer's argument, is cut into microbatches along dim 0, as by torch.tensor_split. The
-  // last stage's rank calls loss_of(output, microbatch). Returns the mean loss, on all ranks, and
-  // adds its gradients to `.grad`. Shapes may differ between microbatches and steps.
+  // last stage's rank calls loss_of(output, microbatch). Returns this pipeline's mean loss, on its
+  // ranks, and adds the gradients to `.grad`. Shapes may differ between microbatches and steps.
   // Blocking: messages never wait for their receiver, so no checked order can deadlock.
   // Errors: misuse for a batch with fewer rows than microbatches. Mismatch for different batches:
   // each call compares the numbers of rows, and calls 1, 2, 4, 8 and so on the values. An exception
@@ -133,10 +134,10 @@ class LOCKSTEP_API Pipeline : public Stateful {
     return measure_all(pipeline::pack(inputs), erased(std::forward<Measure>(measure)));
   }
 
-  // Parameters of this rank's stages. A weight tied across ranks is a parameter of each.
+  // Parameters of this rank's stages. A weight tied across ranks is a parameter on each of them.
   std::vector<at::Tensor> parameters() const;
   NamedTensors named_parameters() const;  // With the names of the whole model.
-  Layouts layouts() const;                // For parameters that are cut over ranks.
+  Layouts layouts() const;                // For parameters cut over tensor parallel ranks.
 
   // Collective: as clip_grad_norm_() of the whole model.
   // Errors: misuse with fully_sharded: pass the optimizer of all parameters(), as below.

@@ -22,7 +22,7 @@ enum class PipelineSchedule {
   gpipe,        // All forwards, then all backwards.
   one_f_one_b,  // Each backward as early as possible: fewer activations.
   interleaved,  // 1F1B, several stages per rank: a smaller bubble, more messages.
-  looped_bfs,   // Several stages per rank; each does all microbatches before the next.
+  looped_bfs,   // Several stages per rank; each stage does all microbatches before the next.
   zero_bubble,  // ZB1P: weight gradients fill idle time.
   zbv,          // Two stages per rank, in a V; weight gradients as in ZB1P.
 };
@@ -85,8 +85,8 @@ LOCKSTEP_API void write_pipeline_order(const PipelineOrder& order, const std::st
 // A line per rank.
 LOCKSTEP_API std::string to_string(const PipelineOrder& order);
 
-// Checks that each stage has one rank, that its actions occur once, and that ranks do not deadlock.
-// An action must follow those of its rank that it needs.
+// Checks that each stage has one rank, each rank a stage, that actions occur once, and that ranks
+// do not deadlock. An action must follow those of its rank that it needs.
 // Errors: misuse with up to ten missing, repeated and impossible actions, or the cycle.
 LOCKSTEP_API void check_pipeline_order(const PipelineOrder& order);
 

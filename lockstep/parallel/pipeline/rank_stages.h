@@ -48,7 +48,7 @@ class RankStages {
   // Aborts passes of replicas, and sums of tied weights, that would wait for this rank.
   void abort(const std::string& reason);
 
-  // While it exists, gradients stay on this rank.
+  // While the result exists, data_parallel() does not average gradients.
   std::unique_ptr<DataParallelBase::NoSync> no_sync();
 
   // Before a step, and after each of its actions on this rank.
@@ -73,7 +73,7 @@ class RankStages {
   std::shared_ptr<DataParallelBase> data_parallel_;
   bool is_fully_sharded_ = false;
   std::function<PassedValue(int, const PassedValue&)> forward_;
-  std::function<at::Tensor()> all_gradients_;  // Null without data parallel ranks.
+  std::function<at::Tensor()> all_gradients_;  // Null without data_parallel_.
 };
 
 }  // namespace lockstep::parallel

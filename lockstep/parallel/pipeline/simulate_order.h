@@ -19,8 +19,8 @@ struct PipelineStageCost {
   double backward_input = 1;
   double backward_weight = 1;
   double whole_backward = 0;  // 0: the sum of both. One pass may take less.
-  double send = 0;  // Time to send the output to the next stage, or its gradient back; ignored on
-                    // one rank.
+  double send = 0;  // Time to send the output to the next stage, or its gradient back; ignored if
+                    // one rank has both stages.
   double activation_bytes = 1;  // From forward until backward or backward_input ends.
   double weight_bytes = 0;      // Then until backward_weight ends; may exceed activation_bytes.
 };
@@ -46,9 +46,10 @@ LOCKSTEP_API SimulatedPipeline simulate(const PipelineOrder& order,
                                         const std::vector<PipelineStageCost>& costs = {{}});
 
 // Element b: the most outputs, or gradients, in use at once between stages b and b + 1, for any
-// durations; 0 on one rank. An output is in use from the start of its forward until
-// stage b + 1 has done its backward (or backward_weight, if separate). A gradient is in use from
-// the start of that backward until stage b has done its own.
+// durations. It is 0 if one rank has both stages. An output is in use from the start of its forward
+// until stage b + 1 has done its backward (or backward_weight, if separate). A gradient is in use
+// from the start of stage b + 1's backward (or backward_input) until stage b has done its backward
+// (or backward_weight).
 // Errors: as check_pipeline_order().
 struct PipelineSlots {
   std::vector<int> outputs;

@@ -32,8 +32,8 @@ class SparseSum {
   // sending, is better. The first call for a group is collective.
   static bool suits(const ProcessGroup& group);
 
-  // Before send(). Starts to receive a mark that follows all blocks, which then arrive in the
-  // background. Otherwise a full pipe would stop their sender.
+  // Before send(). Starts to receive each peer's mark, which follows its blocks: the blocks then
+  // arrive in the background. Otherwise a full pipe would stop the sender.
   void begin();
 
   // Not blocking. `tensor` is contiguous, has the same sizes and type on all ranks, and must not

@@ -1,5 +1,6 @@
 // Sends outputs to the next stage and gradients back, through slots of shared memory or as messages
-// (docs/internals/pipeline.md). A slot is in use while received tensors, views of it, exist.
+// (docs/internals/pipeline.md). A slot is in use from send() until all received tensors, views of
+// it, are destroyed.
 //
 // Thread safety: none. Errors: as ProcessGroup's messages.
 
@@ -59,8 +60,8 @@ class StageMessages {
 
   int rank_from(const Route& route) const;
 
-  // Collective: ends a step, after all receives. Resizes slots for this step's values. Returns all
-  // ranks' reports.
+  // Collective: ends a step, after all receives. Enlarges slots that were too small for this step.
+  // Returns all ranks' reports.
   std::vector<StepReport> end_step(const StepReport& report);
 
   // A rank's position in its order: this rank's, and another's on this host.

@@ -14,7 +14,7 @@
 // ProcessGroup's.
 // Errors of backward(), on all ranks; all gradients are then undefined. misuse, with the names, if
 // parameters were not in the loss, got too many gradients or changed since construction. corrupt
-// for non-finite gradients (NonFinite). mismatch if ranks wrote different weights.
+// for non-finite gradients, with NonFinite::fail. mismatch if ranks wrote different weights.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -103,7 +103,7 @@ class LOCKSTEP_API DataParallelBase {
   // allowed if another rank has some. Counts are dropped if backward() throws.
   void count_samples(double samples);
 
-  // Collective: runs `change` on rank 0, without gradients. `change` may write to parameters and
+  // Collective: runs `change` on rank 0, under NoGradGuard. `change` may write to parameters and
   // buffers; all ranks get the values. Only `change` and the optimizer may write to shared
   // parameters.
   // Blocking: the others wait for `change`, at most the group's timeout.
@@ -111,10 +111,10 @@ class LOCKSTEP_API DataParallelBase {
   // exception take effect on all ranks.
   void edit_parameters(const std::function<void()>& change);
 
-  // Collective: sets the values of a module on the meta device (tensor/on_meta.h); forward() throws
-  // before. Rank 0 calls `fill`, without gradients, for each parameter, then each buffer, in the
-  // module's order and under its first name. `fill` writes to `tensor` or assigns one of the same
-  // shape; otherwise the tensor is zero.
+  // Collective: sets the values of a module on the meta device (tensor/on_meta.h); until then,
+  // forward() throws. Rank 0 calls `fill`, under NoGradGuard, for each parameter, then each buffer,
+  // in the module's order and under its first name. `fill` writes to `tensor` or assigns one of the
+  // same shape. Tensors that `fill` leaves alone are zero.
   // Blocking and Errors: as edit_parameters(); misuse unless ranks share parameters.
   void initialize(const std::function<void(const std::string& name, at::Tensor& tensor)>& fill);
 
@@ -265,10 +265,10 @@ class LOCKSTEP_API DistributedDataParallelBase : public DataParallelBase {
   void shard_gradients(WholeParameterOptimizer& optimizer);
 
   // Collective: runs `train`, in which ranks may make different numbers of passes. Finished ranks
-  // take part in the others' passes without data; their gradients are then undefined. All ranks end
-  // with the weights and, with broadcast_buffers, the buffers of the last rank that trained.
-  // `train` must not communicate otherwise, for example by SyncBatchNorm. Optimizer states differ
-  // afterwards: make them equal before further training.
+  // take part in the others' passes without data; on finished ranks, gradients are then undefined.
+  // All ranks end with the weights and, with broadcast_buffers, the buffers of the last rank that
+  // trained. `train` must not communicate otherwise, for example by SyncBatchNorm. Optimizer states
+  // differ afterwards: make them equal before further training.
   template <class Train>
   void join(Train&& train, const JoinOptions& options = {}) {
     join_others([&] { std::forward<Train>(train)(); }, options);
@@ -301,28 +301,28 @@ class LOCKSTEP_API DistributedDataParallelBase : public DataParallelBase {
 // Results: tensors in nested tuples, pairs, ranges, maps and optionals. Other types need a function
 // for_each_tensor() (lockstep/parallel/detail/forward_outputs.h).
 // Passes: every backward() that reaches the module's parameters is averaged, unless its forward()
-// ran under no_sync(). All ranks must run equally many averaged passes.
+// ran under no_sync(). All ranks must run equally many averaged passes, except in join().
 // Gradients: `.grad` remains the tensor that autograd or the program has set. A process-wide
 // allocator puts large gradients into registered memory, which lives as long as the tensor. Complex
-// gradients are averaged as pairs of reals. Modules that share parameters may have a
-// DistributedDataParallel each. Shared gradients are averaged once, in one backward() over both
-// losses or in consecutive ones. All ranks call the two forward()s in the same order. Unsupported
-// for such modules: share_parameters, GradientMean::over_samples, shard_gradients() and join().
+// gradients are averaged as pairs of reals. Modules with common parameters may have a
+// DistributedDataParallel each. Only the one that ran forward() last averages common gradients, in
+// one backward() over both losses or in consecutive ones. All ranks call the two forward()s in the
+// same order. Unsupported for such modules: share_parameters, GradientMean::over_samples,
+// shard_gradients() and join().
 //
 // Gradients of experts that parallelize_module() has cut over ranks (lockstep/nn/experts.h) are
 // means after backward(). They are not checked for infinities and NaN, and are kept when others
 // become undefined. Unsupported with experts: GradientMean::over_samples, NonFinite::skip,
 // share_parameters, shard_gradients(), join() and edit_parameters().
 //
-// CUDA: all parameters may be on local_device(). Gradients are reduced there, on the
-// thread's current stream or, with overlap, on another, for which backward()'s stream
-// waits. Unless NonFinite::ignore is set, backward() waits for the device once. Unsupported
-// there: SyncBatchNorm. Exceptions in backward(): the rank waits until the others have
-// reached the end of backward(), then throws. The others throw Error(aborted) with its
-// text. All ranks drop the pass and may continue. If the others do not arrive within 5 s,
-// or three times the longest pass if longer, the group is aborted. On a CUDA device, and
-// before backward() has reached an output of forward(), the others detect no exception and
-// wait for this rank.
+// CUDA: all parameters may be on local_device(). Gradients are reduced there, on the thread's
+// current stream or, with overlap, on another, for which backward()'s stream waits. Unless
+// NonFinite::ignore is set, backward() waits for the device once. Unsupported there: SyncBatchNorm.
+// Exceptions in backward(): the rank waits until the others have reached the end of backward(),
+// then throws. The others throw Error(aborted) with the exception's text. All ranks drop the pass
+// and may continue. If the others do not arrive within 5 s, or three times the longest pass if
+// longer, the group is aborted. On a CUDA device, and before backward() has reached an output of
+// forward(), the others detect no exception and wait for this rank.
 template <class Module>
 class DistributedDataParallel : public DistributedDataParallelBase {
  public:
@@ -360,12 +360,13 @@ DistributedDataParallel(const torch::jit::Module& script, const ProcessGroup& gr
 // are the gradient of this mean. With GradientMean::over_samples, the sum of the losses is divided
 // by the samples of the last averaged pass.
 // All ranks must call the result equally often. Lifetime: `ddp` outlives the result.
-// Errors of the result: misuse in join(), for several elements, or for over_samples without a pass.
+// Errors of the result: misuse in join(), for a loss of several elements, and for over_samples if
+// `closure` averaged no pass.
 LOCKSTEP_API std::function<at::Tensor()> average_loss(DataParallelBase& ddp,
                                                       std::function<at::Tensor()> closure);
 
 // The state of the module, as state_of(module) (lockstep/tensor/module_state.h), including shared
-// parameters. One rank reads each shared parameter.
+// parameters. Loading divides the reading of shared parameters among the ranks.
 // Lifetime: `ddp` outlives the result.
 // Errors: also misuse for saving tensors without values.
 LOCKSTEP_API std::unique_ptr<Stateful> state_of(DataParallelBase& ddp);

@@ -1,5 +1,6 @@
-// The parameters that a rank holds: all, or its own parts of shared ones. Each element of a copy,
-// and data stored with it, such as an average, is on one rank.
+// The parameters that a rank holds: all, or its own parts of shared ones. Ranks that share
+// parameters hold a copy together: each element, and data stored with it, such as an average, is
+// on one rank.
 //
 // Thread safety: none.
 
@@ -54,7 +55,7 @@ LOCKSTEP_API std::unique_ptr<HeldTensors> held_tensors_of(DataParallelBase& ddp)
 
 LOCKSTEP_API std::unique_ptr<HeldTensors> whole_tensors_of(const torch::nn::Module& module);
 
-// 1 / group.size() of each parameter in `store`.
+// This rank's 1 / group.size() of each parameter in `store`.
 std::unique_ptr<HeldTensors> slices_held(const torch::nn::Module& module,
                                          std::shared_ptr<parallel::ParameterStore> store,
                                          const ProcessGroup& group);

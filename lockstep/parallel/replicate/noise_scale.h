@@ -37,8 +37,8 @@ struct NoiseScaleOptions {
   double decay = 0.99;
 };
 
-// Measures while it exists. Each backward() reads every gradient once more, or twice if averaged.
-// One rank needs several backward() calls per step, all but the last under no_sync().
+// Measures while it exists. Each backward() reads every gradient once more, or twice if averaged. A
+// group of one rank needs several backward() calls per step, all but the last under no_sync().
 //
 // A pass is ignored if a gradient is not finite, or `.grad` contains older gradients: call
 // zero_grad() after each averaged pass. A GradScaler may scale gradients.
@@ -52,7 +52,7 @@ class LOCKSTEP_API NoiseScale {
   // Samples of all ranks in a step at which noise and gradient are equal; the same on all ranks.
   // Empty before the first pass that counts, and while noise hides the gradient; 0 without measured
   // noise.
-  // Errors: misuse if the last mean was of one backward().
+  // Errors: misuse if the last mean was of one backward() of a group's only rank.
   std::optional<double> batch_size() const;
 
  private:

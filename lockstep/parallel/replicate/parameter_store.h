@@ -48,8 +48,8 @@ class ParameterStore {
                              const std::function<void()>& use) = 0;
 
   // Collective: runs `change` on rank 0, which may write to parameters, and assign other memory of
-  // the same type and shape, as torch::load() does. `call`: the user's. Returns null or the
-  // exception that every rank must throw (attempt_on_rank_0()).
+  // the same type and shape, as torch::load() does. `call`: the name of the user's call. Returns
+  // null or the exception that every rank must throw (attempt_on_rank_0()).
   virtual std::exception_ptr edit(std::string_view call, const std::function<void()>& change) = 0;
 
   // Errors: misuse for a tensor outside the store.

@@ -22,7 +22,7 @@ namespace lockstep::parallel {
 
 class RecordedParameters {
  public:
-  // `with_forms`: also of types, shapes and devices of trained parameters.
+  // `with_forms`: also detects changes of types, shapes and devices of trained parameters.
   RecordedParameters(const torch::nn::Module& module, bool with_forms);
 
   // The first change that would make replicas differ, or empty. Detects parameters that were added,

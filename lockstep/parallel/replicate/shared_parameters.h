@@ -1,9 +1,9 @@
 // A module's parameters in one block of memory that all ranks of a host map.
 //
 // Version counters detect writes by ATen's operations outside step() and edit(); addresses detect
-// to() and set_data(). Nothing detects writes through data() and data_ptr(). Each rank increases a
-// counter in the block when a write begins and ends. If counters are odd or differ outside of
-// steps, weights are partially updated.
+// to() and set_data(). Nothing detects writes through data() and data_ptr(). Each rank increases
+// its own counter in the block when a write begins and ends. If counters are odd or differ outside
+// of steps, weights are partially updated.
 //
 // Lifetime: parameters remain views of the block after this object is destroyed. Thread safety:
 // none.
@@ -31,8 +31,8 @@ namespace lockstep::parallel {
 class SharedParameters final : public ParameterStore {
  public:
   // Collective. `parameters` become views of the block, with rank 0's values; zeros if on meta.
-  // Errors: unsupported for several hosts, other devices, and different tensors that overlap in
-  // memory. system if the host has too little memory.
+  // Errors: unsupported for ranks without common memory, devices other than CPU and meta, and
+  // different tensors that overlap in memory. system if the host has too little memory.
   SharedParameters(const NamedTensors& parameters, const ProcessGroup& group);
 
   void require_intact() const override;

@@ -7,7 +7,7 @@
 //   adam.step();      // Weights are the plain optimizer's, bit for bit.
 //
 // A rank needs about 1 / world.size() of the state's memory and the step's time; parameters are not
-// split. Ranks then broadcast each parameter once. Semantics are those of
+// split. At the end of step(), each rank broadcasts its parameters. Semantics are those of
 // torch.distributed.optim.ZeroRedundancyOptimizer.
 //
 // Thread safety, Errors: as ShardedOptimizer's.

@@ -1,7 +1,7 @@
 // The division of shared parameters into slices, of which each rank steps one.
 //
-// Each large parameter is a region, and all small ones of a type, each at a new cache line. Each
-// rank has a slice of a region; slices share no cache line.
+// Each large parameter is a region. All small ones of a type form one, each at a new cache line.
+// Each rank has a slice of every region; slices share no cache line.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -25,8 +25,8 @@ class Module;
 namespace lockstep {
 
 struct CheckParallelOptions {
-  // The largest difference of a loss or a gradient, as a fraction of the tensor's largest absolute
-  // value. Sums over ranks have another order than one process's.
+  // The largest accepted difference of a loss or a gradient, as a fraction of the tensor's largest
+  // absolute value. Sums over ranks have another order than one process's.
   double tolerance = 1e-5;
 };
 

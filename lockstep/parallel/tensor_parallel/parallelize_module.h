@@ -36,15 +36,16 @@ struct ParallelizeOptions {
   bool across_hosts = false;
 
   // Compares the inputs that all ranks of a cut Linear or Embedding must share, in calls 1, 2, 4, 8
-  // and so on. Other batches are an Error. It costs an all_gather of at most 8 KiB. On a device
-  // it also waits for the stream, which a captured graph does not allow.
+  // and so on. Unequal inputs are an Error. A comparison costs an all_gather of at most 8 KiB. On a
+  // device it also waits for the stream, which a captured graph does not allow.
   bool check_inputs = true;
 };
 
-// Cuts every layer that `plan` names over `group`. Each is a lockstep::nn layer, or a torch::nn
-// Linear, Embedding, LayerNorm or Dropout in a Sequential. A lockstep::nn layer with the same
-// parameters replaces a torch::nn layer. Afterwards, forward() of lockstep::nn layers in `module`
-// throws misuse for an input of a wrong width, with the cut layer that probably produced the input.
+// Cuts every layer that `plan` names over `group`. Each must be a lockstep::nn layer or, in a
+// Sequential, a torch::nn Linear, Embedding, LayerNorm or Dropout. A lockstep::nn layer with the
+// same parameters replaces a torch::nn layer. Afterwards, forward() of lockstep::nn layers in
+// `module` throws misuse for an input of a wrong width, with the cut layer that probably produced
+// the input.
 // Blocking: collective over `group`.
 // Errors, on all ranks, before any change: misuse for a pattern without a layer, and for several
 // hosts without across_hosts. Misuse for a layer that two patterns name, that is cut already, that

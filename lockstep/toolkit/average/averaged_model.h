@@ -12,8 +12,8 @@
 //
 // Lifetime: the model outlives this object. Thread safety: none.
 // Errors: misuse for a decay outside of [0, 1], for shared parameters without their
-// DistributedDataParallel, and for other calls than updates() within with_averages(). Also
-// ProcessGroup's.
+// DistributedDataParallel, and, within with_averages(), for this object's calls except updates().
+// Also ProcessGroup's.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

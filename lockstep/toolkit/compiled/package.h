@@ -45,8 +45,9 @@ struct LoadedPackage {
   std::unique_ptr<const Code> eval;
 };
 
-// Uses a temporary folder in TMPDIR. Errors: system if the file cannot be read, or the folder
-// written; corrupt for a file that is damaged or no package; unsupported as require_runnable().
+// Uses a temporary folder in TMPDIR. Errors: system if the file cannot be read, the folder written
+// or the code loaded; corrupt for a file that is damaged or no package. Unsupported as
+// read_signature() and require_runnable().
 LoadedPackage load_package(const std::filesystem::path& file);
 
 }  // namespace lockstep::compiled

@@ -5,8 +5,8 @@
 // $LOCKSTEP_DATA and /usr/share/datasets.
 //
 // Thread safety: several threads may call get() at once.
-// Errors: corrupt, before memory of a claimed size is allocated. System if files are not found or
-// not readable, or do not fit into memory.
+// Errors: corrupt; claimed sizes are checked before memory is allocated. System if files are not
+// found or not readable, or do not fit into memory.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -23,7 +23,7 @@ LOCKSTEP_API IdxArray read_idx(const std::filesystem::path& file);
 inline constexpr int cifar_channels = 3;  // Red, green, blue, each 32 rows of 32 values.
 inline constexpr int cifar_side = 32;
 
-// In one file. The largest published one has 10,000 images, and CIFAR-100's 50,000.
+// In one file. Published files have at most 50,000 (CIFAR-100's train.bin).
 inline constexpr std::uint64_t most_cifar_images = 1'000'000;
 
 // The binary versions of CIFAR-10 and CIFAR-100 (https://www.cs.toronto.edu/~kriz/cifar.html).

@@ -26,7 +26,7 @@ void require_memory_for(std::string_view file, std::uint64_t bytes);
 // Errors: system.
 class InputFile {
  public:
-  // A regular file: its size is compared with those in a header.
+  // The file must be regular: readers compare its size with those in its header.
   explicit InputFile(std::filesystem::path path);
 
   const std::string& name() const { return path_.native(); }

@@ -37,7 +37,7 @@ MeasuredLayer measure_layer(const std::function<PassedValue(const PassedValue&)>
 double held_input(const std::function<PassedValue(const PassedValue&)>& forward,
                   const PassedValue& input, double kept_bytes);
 
-// Sets the fields of `part` for parameters, and overwrites `parameters`.
+// Sets the fields of `part` for parameters, gradients and optimizer. Overwrites `parameters`.
 void measure_optimizer(LayerPart& part, const std::vector<at::Tensor>& parameters,
                        const PlanOptions& options);
 

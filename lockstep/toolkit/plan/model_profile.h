@@ -18,7 +18,7 @@ struct LayerSample {
   double forward = 0;
   double backward = 0;
   double backward_input = 0;   // First part of a split backward.
-  double backward_weight = 0;  // Second part; zero without trained parameters.
+  double backward_weight = 0;  // Second part; near zero without trained parameters.
   double kept_bytes = 0;    // Activations from the end of forward until backward, with the output.
   double weight_bytes = 0;  // Kept between the parts of a split backward.
   double peak_bytes = 0;    // Without gradients of parameters.
@@ -30,7 +30,7 @@ struct LayerSample {
 // One rank's part of a layer that is cut over `tp` ranks.
 struct LayerPart {
   int tp = 1;
-  std::string refusal = {};  // Why it cannot be cut; no other field is set.
+  std::string refusal = {};  // Why it cannot be cut; the fields below are then invalid.
   double parameter_bytes = 0;
   double gradient_bytes = 0;              // For trained parameters.
   double large_gradient_bytes = 0;        // Averaged in place.
@@ -80,8 +80,8 @@ struct ModelProfile {
 
 LOCKSTEP_API std::string to_json(const ModelProfile& profile);
 
-// Errors: corrupt for input that to_json() does not write, no rows, an undefined kind, or rows of
-// samples that do not increase.
+// Errors: corrupt for input that to_json() does not write, or that contradicts itself. Examples are
+// an undefined kind, and rows of samples that do not increase.
 LOCKSTEP_API ModelProfile parse_model_profile(std::string_view json);
 
 }  // namespace lockstep

@@ -39,9 +39,9 @@ struct PlanOptions {
   // Makes the optimizer. Default: lockstep::AdamW.
   std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)> optimizer = {};
 
-  // Layers of one kind are measured once: names, types, shapes and modes of modules, parameters,
-  // buffers and inputs agree, as do pretty_print() and cuts. Return different texts for other
-  // differences. The first layer is a kind of its own.
+  // Layers of one kind are measured once. Names within the layer, types, shapes and modes of
+  // modules, parameters, buffers and inputs agree, as do pretty_print() and cuts. Return different
+  // texts for other differences. The first layer is a kind of its own.
   std::function<std::string(const std::string& layer)> kind_of = {};
 };
 
@@ -90,7 +90,7 @@ bool plan_if_asked(const LayerList& layers, const Inputs& batch, const Loss& los
   return true;
 }
 
-// Seconds of one microbatch in each layer, forward and backward, on this rank, for a Pipeline's
+// Seconds of one microbatch in each layer, forward plus backward, on this rank, for a Pipeline's
 // `costs`. `example` is the first layer's input with a microbatch's rows. Restores the default
 // generator, does not communicate. Errors: the layers'.
 LOCKSTEP_API std::vector<double> measure_layers(const LayerList& layers, const at::Tensor& example);

@@ -27,8 +27,8 @@ class ChannelLabels {
 
   void unite(Label one, Label other);
 
-  // Unites two dimensions index by index; if only one is known, `dim` becomes known. Pins both if
-  // sizes differ.
+  // Unites two dimensions index by index; an unknown `dim` becomes `other`. Pins both if sizes
+  // differ.
   void unite(LabelledDim& dim, const LabelledDim& other);
 
   // Excludes these channels from removal. The first reason is reported.

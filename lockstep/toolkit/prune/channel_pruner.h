@@ -58,7 +58,7 @@ enum class Importance : std::uint8_t {
 };
 
 struct ChannelPrunerOptions {
-  double sparsity = 0.5;  // Share of channels to remove, rounded down.
+  double sparsity = 0.5;  // Share of each group's channels to remove, rounded down.
 
   Importance importance = Importance::l1;
 
@@ -85,11 +85,12 @@ class LOCKSTEP_API ChannelPruner final : public Stateful {
                                                const ChannelPrunerOptions& options = {})
       : ChannelPruner(model, std::move(example), ProcessGroup::self(), options) {}
 
-  // Keeps the groups of these layers whole. `layers` is a pattern, such as "layer2" for all of a
-  // module, or "features.*.conv".
+  // Keeps whole the groups of channels that these layers compute. `layers` is a pattern, such as
+  // "layer2" for all of a module, or "features.*.conv".
   void exclude(const std::string& layers);
 
-  // Sets these layers' sparsity; the last call applies. A group has the smallest of its layers.
+  // Sets these layers' sparsity; for each layer, the last call applies. A group has the smallest
+  // that is set for a layer that computes its channels.
   void set_sparsity(const std::string& layers, double sparsity);
 
   PruningPlan plan() const;
@@ -108,10 +109,11 @@ class LOCKSTEP_API ChannelPruner final : public Stateful {
   }
 
   // Prunes like the newest undamaged checkpoint in `directory`, or the checkpoint `directory`, and
-  // reads all its bytes. `part` is a pruner's. Returns whether there is a checkpoint. Not
-  // collective. Create optimizers afterwards. resume() refuses newer, damaged checkpoints of other
-  // shapes.
-  // Errors: CheckpointReader's; misuse if it belongs to another model, or this is pruned otherwise.
+  // reads all its bytes. `part` is the pruner's name in the TrainingState. Returns whether there is
+  // a checkpoint. Not collective. Create optimizers afterwards. resume() throws misuse if a newer,
+  // damaged checkpoint has other shapes.
+  // Errors: CheckpointReader's; misuse if the checkpoint is of another model, or this model is
+  // pruned otherwise.
   bool apply_saved(const std::filesystem::path& directory, const std::string& part = "pruning");
 
   // The remaining channels. Loading prunes a whole model, or checks a pruned one's channels.

@@ -4,7 +4,7 @@
 //
 //   pruner.step(adam);  // After each adam.step().
 //
-// Every `every` steps from `begin` to `end`, new masks select each parameter's smallest absolute
+// Every `every` steps from `begin`, and at `end`, new masks zero each parameter's smallest absolute
 // values. In other steps, zeros stay. TrainingState::add("pruner", pruner) saves it.
 // Lifetime: the model outlives it. Thread safety: none.
 // Errors: as PruningMasks; misuse for sparsities outside [0, 1], or sparsities or steps in the

@@ -26,7 +26,7 @@ class TensorCut {
 
   void add(std::int64_t dim, const std::vector<std::int64_t>& kept);
 
-  // The remaining part of `values`, shaped as before the cut.
+  // The remaining part of `values`, which have the tensor's shape before the cut.
   at::Tensor left_of(const at::Tensor& values) const;
 
   const at::Tensor& tensor() const { return tensor_; }

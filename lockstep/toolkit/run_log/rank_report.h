@@ -27,7 +27,7 @@ struct LoggedScalar {
 
 struct RankReport {
   int rank = 0;
-  std::int64_t step = 0;           // Current: scalars of earlier steps are reported.
+  std::int64_t step = 0;           // Current: this or a past report has all earlier scalars.
   std::int64_t samples = 0;        // In `rows`.
   bool is_last = false;            // No report follows.
   std::vector<StepRow> rows = {};  // Since the last report.

@@ -26,7 +26,7 @@ class ReportOutbox {
  public:
   explicit ReportOutbox(ProcessGroup group) : group_(std::move(group)) {}
 
-  // Whether rank 0 has received the report of the last send().
+  // Whether the last send() has completed, perhaps before rank 0 receives the report.
   bool is_idle() const { return !work_ || work_->is_completed(); }
 
   // Whether reports no longer reach rank 0.
@@ -51,7 +51,7 @@ class ReportInbox {
   // Never blocks.
   std::vector<RankReport> take();
 
-  // No more can arrive: all ranks have sent their last report, or one was lost.
+  // No more can arrive: all other ranks have sent their last report, or receiving failed.
   bool is_over() const { return is_lost_ || have_all_ended(); }
 
   bool have_all_ended() const { return ended_ == group_.size() - 1; }

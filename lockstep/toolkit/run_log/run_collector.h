@@ -46,7 +46,7 @@ class RunCollector {
   // Rank 0's own report. `all_reduce_bytes`: per step so far.
   void take(RankReport report, double all_reduce_bytes);
 
-  // `add` runs on the writing thread.
+  // `add` runs on the writing thread, or in finish().
   void take_events(std::function<void(EventFile&)> add);
 
   // Waits for the last reports until the deadline, and writes everything. Missing reports count as

@@ -14,7 +14,8 @@
 //
 // Thread safety: none; the training loop's thread uses it.
 // Blocking: the constructor waits for all ranks, close() for at most the group's timeout. There,
-// rank 0 waits until all have called it or destroyed the group, or one was lost; others only send.
+// rank 0 waits until all have called it or destroyed the group, or one was lost. Others wait until
+// their report is sent.
 // Errors: system, on all ranks, if a file cannot be created. Later errors of files are logged;
 // close() throws the first on rank 0. Lost ranks cause no Error here.
 // Lifetime: destroy_process_group() ends a log that was not closed, even after its RunLog is
@@ -65,10 +66,11 @@ class LOCKSTEP_API RunLog {
   RunLog& operator=(const RunLog&) = delete;
 
   // Begins the next step, which lasts until the result is destroyed. Step times in run.json include
-  // gaps since the previous step. `samples`: of this rank. Does nothing without file names.
+  // gaps since the previous step. `samples`: of this rank. Does nothing without file names. Errors:
+  // misuse during another step.
   [[nodiscard]] Step step(std::int64_t samples = 0);
 
-  // Replaces an earlier value of the current or last step.
+  // Logs for the current step, or between steps for the last one. Replaces its earlier value.
   void scalar(std::string_view name, double value);
   void scalar(std::string_view name, const at::Tensor& value);  // One element.
 

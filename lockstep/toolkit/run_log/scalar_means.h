@@ -1,6 +1,6 @@
 // Means over ranks of logged scalars, without a collective. A mean, over the ranks that logged the
 // scalar in a step, is complete once every rank has reported a later step, or its end. Values are
-// added in rank order, whenever reports arrive.
+// added in rank order, in whatever order reports arrive.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

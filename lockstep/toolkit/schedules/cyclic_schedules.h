@@ -81,7 +81,8 @@ struct OneCycleLROptions {
   bool three_phase = false;       // Falls to the initial rate, then to the last one.
 };
 
-// Raises the rate to max_lr and lowers it again, once. Later schedules start at the initial rate.
+// Raises the rate to max_lr and lowers it again, once. Later schedules start at its initial rate,
+// max_lr / div_factor.
 // Errors: also misuse in a step beyond total_steps.
 class LOCKSTEP_API OneCycleLR : public LRScheduler {
  public:

@@ -35,7 +35,7 @@ struct ScaledLearningRateOptions {
 };
 
 // Loading a checkpoint restores its rate and global batch. If that batch differs from the present
-// one, each rank logs the rule's factor for the rate (the linear rule's for RateRule::none).
+// one, each rank logs the factor that the rule would apply (the linear rule for RateRule::none).
 //
 // Errors: misuse for a global_batch, or a base_batch with a rule, of less than 1, and for negative
 // warmup_steps. Misuse for an optimizer with other schedules, which would not be scaled. Another

@@ -1,4 +1,4 @@
-// For Gloo's rings: Gloo's own functions lose NaN in min and max.
+// Combines elements in Gloo's reductions: Gloo's own functions lose NaN in min and max.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

@@ -29,8 +29,8 @@ class LoopThread {
  public:
   LoopThread() = default;
 
-  // Calls `start`. The thread that it creates gets SCHED_BATCH if the calling thread has
-  // SCHED_OTHER. If it is not found, Preempting has no effect.
+  // Calls `start`. The thread that `start` creates gets SCHED_BATCH if the calling thread has
+  // SCHED_OTHER. If the new thread is not found, Preempting has no effect.
   static LoopThread started_by(const std::function<void()>& start);
 
   // Lets the thread preempt while this object lives; one at a time.
@@ -60,7 +60,8 @@ class Mesh final : public gloo::rendezvous::Context {
   // Ends all connections. A running call then fails, here and on members that wait for this one.
   void abort(const std::string& why);
 
-  // A buffer whose next waits fail after abort(), unlike Gloo's own; it must not outlive the Mesh.
+  // A buffer whose current or next waits fail at abort(), unlike Gloo's own; it must not outlive
+  // the Mesh.
   std::unique_ptr<gloo::transport::UnboundBuffer> buffer(void* data, std::size_t bytes);
 
   std::uint32_t next_tag() { return tag_++; }

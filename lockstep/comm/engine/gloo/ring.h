@@ -23,7 +23,8 @@ class Ring {
   // transferred while another is added.
   Ring(std::size_t count, int rank, int size, std::size_t most);
 
-  // In elements. Some are empty if there are fewer elements than segments, all after the end.
+  // In elements. Empty after the last round and, in some rounds, if there are fewer elements than
+  // segments.
   struct Block {
     std::size_t begin = 0;
     std::size_t count = 0;

@@ -1,7 +1,7 @@
 // Collectives of some ranks of the job, by MPI. All except reductions move bytes. MPI counts in
 // int: longer data takes several calls, equal on all ranks.
 //
-// MPI cannot be interrupted: config.timeout_ms has no effect, and there is no cancel().
+// MPI cannot be interrupted: the timeouts in `config` have no effect, and there is no cancel().
 //
 // Thread safety: one thread at a time; distinct communicators are independent. Errors:
 // plugin::Failed; the communicator is unusable afterwards.
@@ -20,11 +20,11 @@ namespace lockstep::comm::mpi {
 
 class Communicator {
  public:
-  // Collective over config.world_ranks, ranks of duplicated_world(config.world), only.
+  // Collective only over config.world_ranks, ranks of duplicated_world(config.world).
   explicit Communicator(const lockstep_engine_config& config);
 
-  // Does not communicate. Leaves MPI's communicator after a failure, because peers may never free
-  // it, and after the end of MPI.
+  // Does not communicate. Does not free MPI's communicator after a failure, because peers may never
+  // do so, nor after the end of MPI.
   ~Communicator();
 
   Communicator(const Communicator&) = delete;

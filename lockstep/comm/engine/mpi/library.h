@@ -1,7 +1,7 @@
 // The MPI library in this process, and the communicator of all ranks.
 //
-// Thread safety: any thread; start() one at a time. Blocking: start() waits for the other ranks as
-// MPI_Init_thread() does. Errors: plugin::Failed.
+// Thread safety: any thread; start() one at a time. Blocking: start() as MPI_Init_thread(), the
+// first duplicate_world() as MPI_Comm_dup(). Errors: plugin::Failed.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

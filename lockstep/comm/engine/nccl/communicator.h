@@ -27,16 +27,17 @@ struct Reduction {
   ncclRedOp_t op;
 };
 
-// Empty for bitwise operations and 16-bit integers, which NCCL lacks. A bool is a byte: "or" is the
-// maximum, "and" the minimum.
+// Empty for bitwise operations and 16-bit integers, which NCCL lacks. A bool is a byte: its sum is
+// the maximum, its product the minimum.
 std::optional<Reduction> reduction_of(std::uint8_t dtype, std::uint8_t reduce_op);
 
 class Communicator {
  public:
-  // Collective. Blocking, for `timeout_ms` at most.
+  // Collective. Blocking, for `timeout_ms` at most. Errors: also of require_device() and of the
+  // exchange of NCCL's id.
   explicit Communicator(const lockstep_engine_config& config);
 
-  // Waits a few seconds for enqueued work, then ends it.
+  // Waits at most a few seconds for enqueued work, then ends it.
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;

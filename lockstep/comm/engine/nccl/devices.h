@@ -34,8 +34,8 @@ class DeviceGuard {
   int before_ = -1;  // -1 when nothing must be restored.
 };
 
-// Rank 0 makes NCCL's id, and all read it from the job's store. Blocking: until rank 0 has received
-// from all. Errors: the store's; misuse, on all ranks, when two of them use one device, where NCCL
+// Rank 0 makes NCCL's id, and all read it from the job's store. Blocking: until all members have
+// called. Errors: the store's; misuse, on all ranks, when two of them use one device, where NCCL
 // would hang.
 ncclUniqueId meet(const lockstep_engine_config& config);
 

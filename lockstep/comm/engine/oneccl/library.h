@@ -21,7 +21,7 @@ class Progress {
   // Throws Failed after an abort.
   std::unique_lock<std::mutex> enter();
 
-  // Aborts a call that is not complete. The caller holds the lock.
+  // Aborts an incomplete call: later enter() calls throw. The caller holds the lock.
   void abort() { is_aborted_ = true; }
 
  private:

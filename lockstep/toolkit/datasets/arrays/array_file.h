@@ -13,7 +13,7 @@
 // Thread safety: const members may be called concurrently.
 // Errors: corrupt for a damaged file. Unsupported for big-endian numbers, all other types, and
 // encrypted arrays. Misuse, with the names in an .npz, unless `array` chooses one.
-// System.
+// System for an unreadable file, or too little memory.
 // Lifetime: do not truncate the file while a tensor of it is in use: reads then raise SIGBUS.
 
 // SPDX-License-Identifier: Apache-2.0

@@ -31,7 +31,7 @@ struct NpyHeader {
 
 bool is_npy(std::span<const std::byte> bytes);
 
-// `bytes` is the whole file.
+// `bytes`: the whole .npy.
 NpyHeader parse_npy_header(std::string_view file, std::span<const std::byte> bytes);
 
 }  // namespace lockstep::datasets

@@ -5,7 +5,8 @@
 // animations, the first frame. Pixels equal those of Pillow's convert("RGB").
 //
 // Thread safety: const members may be called concurrently.
-// Blocking: only the constructor, which is collective if the cache has a group.
+// Blocking: the constructor, which is collective if the cache has a group; fill(), while the source
+// reads.
 // Errors: corrupt, with name and reason, for an image that cannot be decoded; the source's.
 
 // SPDX-License-Identifier: Apache-2.0
@@ -47,8 +48,8 @@ class LOCKSTEP_API BadFiles {
  public:
   static const BadFiles error;  // Throws an Error.
 
-  // Uses the next decodable image, with its target: the same on any number of ranks and threads.
-  // Each rank throws an Error after more than `at_most` bad files.
+  // Uses the next decodable image, with its target: the same on any number of ranks and threads. A
+  // rank throws an Error once it has found more than `at_most` different bad files.
   static BadFiles skip(std::size_t at_most) { return BadFiles(at_most); }
 
   // Empty for `error`.
@@ -61,7 +62,7 @@ class LOCKSTEP_API BadFiles {
 };
 
 struct ImageOptions {
-  // All images must have the same size afterwards.
+  // Its output size must not depend on the image.
   ImageTransform transform = {};
   std::optional<HostCache> cache = {};
   BadFiles bad_files = BadFiles::error;
@@ -75,9 +76,9 @@ struct BadFile {
 
 class LOCKSTEP_API DecodedImages : public BatchDataset {
  public:
-  // Errors: misuse if the transform leaves different sizes, for a negative `shorter_side`, or
-  // unless `bytes` exceeds 16 per image. Mismatch, on all ranks, for different sources or cache
-  // options. Also ProcessGroup::allocate_shared()'s.
+  // Errors: misuse if the transform's output size depends on the image, for a negative
+  // `shorter_side`, or unless `bytes` exceeds 16 per image. Mismatch, on all ranks, for different
+  // sources or cache options. Also ProcessGroup::allocate_shared()'s.
   explicit DecodedImages(std::shared_ptr<const EncodedImages> source, ImageOptions options = {});
   ~DecodedImages() override;
   DecodedImages(const DecodedImages&) = delete;

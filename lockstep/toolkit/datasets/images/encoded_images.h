@@ -16,7 +16,7 @@
 
 namespace lockstep {
 
-// Reusable for images. Only grows.
+// Memory for one image at a time. Only grows.
 class LOCKSTEP_API EncodedBuffer {
  public:
   // Values are undefined. Invalidates the memory of earlier calls.
@@ -37,7 +37,7 @@ class LOCKSTEP_API EncodedImages {
   virtual std::int64_t label(std::size_t index) const = 0;
 
   // Returns an encoded image in `buffer`, or in memory that lives as long as this object. Errors:
-  // any. They end the training even if bad files are skipped.
+  // any. DecodedImages throws them even if bad files are skipped.
   virtual std::span<const std::uint8_t> read(std::size_t index, EncodedBuffer& buffer) const = 0;
 
   // Announces the next reads on this rank, in order, for prefetching. Must not block.

@@ -44,7 +44,7 @@ class FolderIndex {
   std::vector<std::size_t> ends_;  // In names_.
 };
 
-// In lower case, such as ".jpg"; empty if there is none.
+// In lower case, such as ".jpg"; empty unless it is one of torchvision's for images.
 std::string_view image_extension(std::string_view name);
 
 bool python_sorts_before(std::string_view a, std::string_view b);

@@ -27,7 +27,7 @@ class ImageEdit {
   // Lifetime: `source` and `memory` outlive it.
   ImageEdit(ImageReader& source, PixelMemory& memory);
 
-  // After all changes.
+  // After the changes so far.
   const ImageSize& size() const { return window_.size; }
 
   // Parts outside of the image become black.

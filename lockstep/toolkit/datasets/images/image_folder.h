@@ -22,10 +22,10 @@ class LOCKSTEP_API ImageFolder : public DecodedImages {
  public:
   // Lists the folder: about one second per million files.
   // Errors: as DecodedImages. Corrupt, with counts per extension, if more files than
-  // BadFiles::skip() allows have an unsupported format, such as TIFF; otherwise a warning has the
-  // counts. Misuse without class folders, or for a class without images. System for an unreadable
-  // folder, or a link that leads back to a parent folder. fill(): corrupt for a file whose size or
-  // modification time has changed since the listing.
+  // BadFiles::skip() allows have an extension and contents without a decoder, such as TIFF.
+  // Otherwise a warning has the counts. Misuse without class folders, or for a class without
+  // images. System for an unreadable folder, or a link that leads back to a parent folder. fill():
+  // corrupt for a file whose size or modification time has changed since the listing.
   explicit ImageFolder(const std::filesystem::path& root, ImageOptions options = {});
 
   // Class names by number.

@@ -38,8 +38,8 @@ class ImageReader {
 
   virtual const ImageSize& size() const = 0;
 
-  // Decodes a region, and as little else as the format allows: damage behind the region is not
-  // detected. Call it at most once.
+  // Decodes a region, and as little else as the format allows: damage behind the region may stay
+  // undetected. Call it at most once.
   virtual void read(const Region& region, Pixels& to) = 0;
 
   // After read(): the first flaw that left all pixels decodable, or empty.

@@ -4,12 +4,13 @@
 //                      Normalize({0.485, 0.456, 0.406}, {0.229, 0.224, 0.225});
 //   const auto test = Resize(256) | CenterCrop(224) | Normalize(...);
 //
-// A chain implicitly ends with ToTensor(), which gives floats from 0 to 1, before Normalize. All
-// images must have one size after a chain: add CenterCrop after Resize(side). A crop at the start
-// also limits decoding.
+// A chain implicitly ends with ToTensor(), which gives floats from 0 to 1, before Normalize. A
+// chain's output size must not depend on the image: add CenterCrop after Resize(side). A crop at
+// the start also limits decoding.
 //
-// Arithmetic is Pillow's, on 8-bit values. Resize and GaussianBlur differ by at most 1; fewer than
-// one in a million resized values by 2. Random numbers are SampleRandom's, not torchvision's.
+// Arithmetic is Pillow's, on 8-bit values. Values of Resize and GaussianBlur differ by at most 1,
+// except fewer than one in a million of Resize, by 2. Random numbers are SampleRandom's, not
+// torchvision's.
 //
 // Thread safety: transforms are immutable values.
 // Errors: misuse for options out of range, and in | for a step after Normalize.
@@ -150,7 +151,7 @@ struct ColorJitterOptions {
   JitterRange hue = {};
 };
 
-// In random order.
+// Makes its changes in random order.
 class LOCKSTEP_API ColorJitter : public ImageTransform {
  public:
   explicit ColorJitter(const ColorJitterOptions& options);
@@ -161,8 +162,8 @@ struct GaussianBlurOptions {
   std::array<double, 2> sigma = {0.1, 2.0};
 };
 
-// Mirrors the image at its borders. Errors: misuse during the transform if the image is not larger
-// than half of the kernel.
+// Beyond its borders, the image is mirrored. Errors: misuse during the transform if the image is
+// not larger than half of the kernel.
 class LOCKSTEP_API GaussianBlur : public ImageTransform {
  public:
   // `kernel_size` is odd.

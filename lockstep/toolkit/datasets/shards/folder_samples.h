@@ -31,11 +31,12 @@ struct FolderSamples {
   std::string first_left_out;
 };
 
-// Finds the regular files below `folder`, also through links. Omits hidden files and files without
-// a suffix. With `labels`, takes only samples with an image for ShardImages, and adds the class
-// number. Files of a key without such an image are grouped by the name up to the last dot.
-// Errors: system. Misuse for two files of one part, a link to a parent folder and, with labels,
-// images in no class, or a class without images.
+// Finds the regular files below `folder`, also through links. Omits hidden files, and those without
+// a sample (divide_name()). With `labels`, takes only samples with an image for ShardImages, and
+// adds the class number. If a key has no such image, its files are grouped by the name up to the
+// last dot; other dots become _.
+// Errors: system. Misuse without samples, and for two files of one part, or a link to a parent
+// folder. With labels, also misuse for images in no class, or a class without images.
 FolderSamples find_samples(const std::filesystem::path& folder, bool labels);
 
 // Also through links. `path` need not exist.

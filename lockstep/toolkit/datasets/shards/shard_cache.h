@@ -40,8 +40,8 @@ class ShardCache {
     std::function<void(const std::string& path)> fetch;
   };
 
-  // Fetches a missing file. Returns false if another process still fetches it at `deadline`.
-  // Errors: also those of `fetch`; misuse if the file exceeds the cache.
+  // Fetches a missing file. Returns false if another process or thread still fetches it at
+  // `deadline`. Errors: also those of `fetch`; misuse if the file exceeds the cache.
   bool provide(const Wanted& wanted, Deadline deadline) const;
 
  private:

@@ -16,13 +16,13 @@ struct ShardFolderOptions {
   std::filesystem::path out;  // Created if necessary.
   std::string name = "shard";
   std::uint64_t shard_bytes = std::uint64_t{256} << 20;
-  std::size_t samples = 0;  // Per shard; 0: as many as shard_bytes allows.
+  std::size_t samples = 0;  // Per shard, of any size; 0: as many as shard_bytes allows.
   bool labels = false;      // Top-level folders are classes, with numbers as labels.
   bool shuffle = true;
   std::uint64_t seed = 0;
   bool replace = false;  // Existing shards, and removes those of an earlier, larger run.
 
-  // Gets the number of shards, and of samples in the last one.
+  // Called after each shard, with the number of all shards, and of samples in this one.
   std::function<void(std::size_t shards, std::size_t samples)> at_shard = {};
 };
 
@@ -39,8 +39,8 @@ struct ShardFolderReport {
 
 // Writes the missing shards and indexes. With labels, NAME-classes.txt lists the classes. Removes
 // unfinished files of killed processes of this host.
-// Errors: misuse for files that fit no sample, shards of another run, and files that changed after
-// their shard was written; system.
+// Errors: find_samples()'s, and system. Misuse if `out` lies in `folder`. Unless `replace`, misuse
+// for shards of another run, and for files that changed after their shard was written.
 ShardFolderReport shard_folder(const ShardFolderOptions& options);
 
 }  // namespace lockstep

@@ -12,12 +12,13 @@
 namespace lockstep::datasets {
 
 // Expands braces as shells do, also nested: "{a,b}-{00..01}.tar". Errors: misuse for an unmatched
-// brace, and for more than ten million names.
+// brace, a falling range, and more than ten million names.
 std::vector<std::string> expand_braces(std::string_view pattern);
 
 // The shards of `sources` in order: expanded patterns, and NAME.tar, .tar.gz, .tgz and .tar.zst in
 // folders, sorted by name.
-// Errors: misuse for none, or one twice, or compressed and uncompressed; system.
+// Errors: misuse for none, one twice, and a folder with one both compressed and uncompressed;
+// system.
 std::vector<std::string> list_local_shards(const std::vector<std::string>& sources);
 
 // The same for patterns of URLs.

@@ -37,13 +37,13 @@ class ShardSource {
   virtual bool provide_index(std::size_t shard, bool wait) = 0;
 
   // Blocking: until the shard is on this host.
-  // Errors: corrupt if the shard changed after the index was created; system.
+  // Errors: corrupt if the shard changed after the index was created; system; timeout; aborted.
   virtual std::shared_ptr<const OpenShard> open(std::size_t shard, const ShardIndexView& index) = 0;
 
   // Limit of bytes on this host; nothing for local shards.
   virtual std::optional<std::uint64_t> capacity() const = 0;
 
-  // Announces shards to open soon, in order. Returns at once.
+  // Announces shards to open soon, in order, in place of earlier ones. Returns at once.
   virtual void will_open(std::span<const std::size_t> shards) = 0;
 };
 

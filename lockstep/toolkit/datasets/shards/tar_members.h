@@ -86,7 +86,7 @@ struct TarContents {
 
   std::uint64_t skipped = 0;
   std::string first_skipped = {};  // "byte 1024: 'dev/null', a character device".
-  // Data after the end, or a missing end. Empty for a complete archive.
+  // Describes data after the end, or a missing end. Empty if there is neither.
   std::string unread = {};
 
   // Why TarShardsOptions::strict rejects the archive.

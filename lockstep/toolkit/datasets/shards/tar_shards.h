@@ -10,7 +10,8 @@
 // its beginning.
 //
 // Thread safety: all members may be called concurrently.
-// Blocking: the constructor, while indexes are created; reading, while a shard is fetched.
+// Blocking: the constructor, while indexes are created or fetched; reading, while a shard is
+// fetched.
 // Errors: corrupt, naming the shard, if it is damaged (with the byte), has changed, or has a sample
 // with two files of one suffix. System, with a failed command's output; timeout; misuse.
 // Lifetime: a value type. Copies share indexes, open files and the prefetching thread.
@@ -51,17 +52,18 @@ struct TarShardsOptions {
   std::filesystem::path index_folder = {};
 
   // Command that copies the shard {url} to the file {path}. Spaces separate its words, unless
-  // `fetch_by_shell` runs it in a shell. A host fetches a shard once per epoch, unless cached.
+  // `fetch_by_shell` runs it in a shell. All ranks of a host use one fetched copy of a shard, until
+  // the cache evicts it.
   std::string fetch = {};
   bool fetch_by_shell = false;
 
-  // Folder of the cache, and limit for its shards. More than the disk's free space plus the cached
-  // shards is an Error. Default: this sum, at most 64 GiB. order() needs a limit of two blocks.
-  // Guide: docs/guide/shards.md.
+  // Folder of the cache, and limit for its shards. A limit above the disk's free space plus the
+  // cached shards is an Error. Default: this sum, at most 64 GiB. order() needs a limit of two
+  // blocks. Guide: docs/guide/shards.md.
   std::filesystem::path cache = {};
   std::optional<std::uint64_t> cache_bytes = {};
 
-  // Fetches SHARD.index from beside each shard, not the whole shard before training.
+  // The constructor fetches SHARD.index from beside each shard, instead of the shard.
   bool fetch_indexes = false;
 
   // Attempts per shard. `fetch_pause` follows the first failure and doubles each time, up to a
@@ -92,7 +94,8 @@ class LOCKSTEP_API TarShards {
   std::uint64_t skipped() const;
 
   // A shuffle that reads a few shards at a time. More shards mix better. Keep the result's at_pass,
-  // by which will_read() also prefetches the next block. The latest pass applies.
+  // by which will_read() also prefetches the next block. With several such samplers, the pass that
+  // began last applies.
   // Errors: misuse for a cache of fewer than two blocks; unsupported for compressed shards.
   GroupedOrder order(std::size_t shards_per_block = 8) const;
 
@@ -136,8 +139,9 @@ struct ShardImagesOptions {
 };
 
 // The source of a DecodedImages.
-// Errors: also corrupt. The constructor throws it without an image or a label, label() without a
-// number. read() throws it for a sparse image of more than 1032 bytes per stored byte.
+// Errors: also corrupt. The constructor throws it for a sample without an image or a label, label()
+// if that is no number. read() throws it for a sparse image of more than 1032 bytes per stored
+// byte.
 class LOCKSTEP_API ShardImages : public EncodedImages {
  public:
   explicit ShardImages(TarShards shards, ShardImagesOptions options = {});
