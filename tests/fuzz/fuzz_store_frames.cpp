@@ -30,14 +30,14 @@ bool take_frame(StoreService& service, StoreService::Client client, std::string_
   const StoreRequest request = decode_request(*body);
   expect(encode(request) == bytes.substr(0, frame_header_bytes + body->size()));
   service.handle(client, request,
-                 [](StoreService::Client, const std::string& frame) { check_reply(frame); });
+                 [](StoreService::Client, const StoreFrame& frame) { check_reply(frame.text()); });
   bytes.remove_prefix(frame_header_bytes + body->size());
   return true;
 }
 
 void check_table(const StoreTable& table) {
   std::size_t bytes = 0;
-  for (const auto& [key, value] : table.values()) bytes += key.size() + value.size();
+  for (const auto& [key, value] : table.values()) bytes += key.size() + value->size();
   expect(bytes == table.bytes());
 }
 

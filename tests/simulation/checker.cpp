@@ -37,7 +37,7 @@ bool Checker::is_member(const Process& process, const comm::Decision& decision) 
 
 void Checker::store_changed(const Process& by, const job::StoreRequest& request) {
   const std::string key(request.key);
-  const std::string* const value = server_.table().find(key);
+  const job::StoreTable::Value value = server_.table().find(key);
   if (value == nullptr) {
     written_.erase(key);
     return;
@@ -167,7 +167,7 @@ void Checker::check_keys(const Process& process, Duration rest, const std::set<i
   if (newest.members.empty() || newest.members.front() != process.seat) return;
   if (simulation_.now() - decided_at_.rbegin()->second < rest) return;
   for (const auto& [key, value] : server_.table().values()) {
-    if (is_needed(key, value)) continue;
+    if (is_needed(key, *value)) continue;
     const auto& [time, by] = written_.find(key)->second;
     const Process& writer = *simulation_.processes()[static_cast<std::size_t>(by)];
     if (touched.contains(by) && !is_member(writer, newest)) continue;

@@ -67,7 +67,7 @@ std::string stored_value(Mutant mutant, const job::StoreRequest& request,
   if (mutant == Mutant::most_prepared) {
     for (int i = 0; i < decision.holders; ++i) {
       const auto& seat = decision.members[static_cast<std::size_t>(i)];
-      const std::string* const vote = table.find(
+      const job::StoreTable::Value vote = table.find(
           fmt::format("{}vote/{}/{}", prefix_of_entries, decision.generation, comm::text_of(seat)));
       if (vote == nullptr) continue;
       const auto progress = comm::decode_vote(*vote).progress;

@@ -63,14 +63,14 @@ void SimulatedServer::handle(const std::shared_ptr<Connection>& connection,
     deliver(client, encode(job::StoreReply{.kind = Reply::done, .id = request.id}));
     return;
   }
-  const auto deliver_reply = [this](job::StoreService::Client to, const std::string& reply) {
-    deliver(to, reply);
+  const auto deliver_reply = [this](job::StoreService::Client to, const job::StoreFrame& reply) {
+    deliver(to, reply.text());
   };
   std::string expected;
   std::string value;
   if (mutant_ != Mutant::none && request.kind == Ask::compare_set) {
     if (mutant_ == Mutant::compare_set_always_succeeds) {
-      if (const std::string* const now = service_.table().find(request.key)) expected = *now;
+      if (const job::StoreTable::Value now = service_.table().find(request.key)) expected = *now;
       request.expected = expected;
     }
     value = stored_value(mutant_, request, service_.table());
@@ -82,7 +82,7 @@ void SimulatedServer::handle(const std::shared_ptr<Connection>& connection,
   const std::string newest = std::string(prefix_of_entries) + "newest";
   if (erases_newest)
     service_.handle(client, {.kind = Ask::erase, .key = newest},
-                    [](job::StoreService::Client, const std::string&) {});
+                    [](job::StoreService::Client, const job::StoreFrame&) {});
   if (changes(request.kind)) on_change_(process, request);
 }
 

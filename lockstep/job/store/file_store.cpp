@@ -228,7 +228,7 @@ class FileStore::Log {
   }
 
   void record(std::string_view key) {
-    const std::string* value = table_.find(key);
+    const StoreTable::Value value = table_.find(key);
     const auto kind = value ? FileStoreRecord::Kind::set : FileStoreRecord::Kind::erase;
     const std::string bytes = job::encode({kind, key, value ? std::string_view(*value) : ""});
     try {
@@ -259,7 +259,7 @@ class FileStore::Log {
       };
       append(file_store_magic);
       for (const auto& [key, value] : table_.values())
-        append(job::encode({FileStoreRecord::Kind::set, key, value}));
+        append(job::encode({FileStoreRecord::Kind::set, key, *value}));
       if (::rename(temporary.c_str(), path_.c_str()) != 0)
         throw_errno(fmt::format("renaming {}", temporary));
     } catch (const Error& error) {
@@ -291,7 +291,7 @@ void FileStore::set(std::string_view key, std::string_view value) {
 std::optional<std::string> FileStore::find(std::string_view key) {
   std::optional<std::string> found;
   log_->look([&](const StoreTable& table) {
-    if (const std::string* value = table.find(key)) found = *value;
+    if (const StoreTable::Value value = table.find(key)) found = *value;
   });
   return found;
 }
@@ -300,7 +300,7 @@ std::string FileStore::wait(std::string_view key, Deadline deadline) {
   const auto start = Clock::now();
   std::optional<std::string> found;
   const auto look = [&](const StoreTable& table) {
-    if (const std::string* value = table.find(key)) found = *value;
+    if (const StoreTable::Value value = table.find(key)) found = *value;
   };
   for (microseconds pause = first_pause;; pause_before(deadline, pause, longest_wait_pause)) {
     const bool looked = log_->look(std::max(deadline, in(last_look)), look);
@@ -323,7 +323,7 @@ std::string FileStore::compare_set(std::string_view key, std::string_view expect
   std::string result;
   log_->change(key, [&](StoreTable& table) {
     result = table.compare_set(key, expected, desired);
-    const std::string* value = table.find(key);
+    const StoreTable::Value value = table.find(key);
     return value != nullptr && *value == desired;
   });
   return result;

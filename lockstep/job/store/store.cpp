@@ -25,14 +25,14 @@ void InProcessStore::set(std::string_view key, std::string_view value) {
 
 std::optional<std::string> InProcessStore::find(std::string_view key) {
   const std::lock_guard lock(state_->mutex);
-  const std::string* value = state_->table.find(key);
+  const job::StoreTable::Value value = state_->table.find(key);
   return value == nullptr ? std::nullopt : std::optional(*value);
 }
 
 std::string InProcessStore::wait(std::string_view key, Deadline deadline) {
   const auto start = Clock::now();
   std::unique_lock lock(state_->mutex);
-  const std::string* value = nullptr;
+  job::StoreTable::Value value;
   const auto is_there = [&] { return (value = state_->table.find(key)) != nullptr; };
   if (deadline == no_deadline)
     state_->changed.wait(lock, is_there);

@@ -76,6 +76,22 @@ std::string encode(const StoreReply& reply) {
   return framed(body.take());
 }
 
+StoreFrame frame_of(std::uint64_t id, const std::shared_ptr<const std::string>& value) {
+  constexpr std::size_t fewest_shared_bytes = 4096;
+  if (value->size() < fewest_shared_bytes)
+    return {encode(StoreReply{.kind = StoreReply::Kind::value, .id = id, .bytes = *value})};
+  const std::string body = ByteWriter(13)
+                               .number(static_cast<std::uint8_t>(StoreReply::Kind::value))
+                               .number(id)
+                               .number(static_cast<std::uint32_t>(value->size()))
+                               .take();
+  return {ByteWriter(frame_header_bytes + body.size())
+              .number(static_cast<std::uint32_t>(body.size() + value->size()))
+              .raw(body)
+              .take(),
+          value};
+}
+
 StoreReply decode_reply(std::string_view body) {
   ByteReader reader(body);
   StoreReply reply;

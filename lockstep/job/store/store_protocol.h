@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -61,6 +62,18 @@ constexpr std::size_t max_reason_bytes = 1024;
 // Complete frames, with their length. An error's bytes are cut to max_reason_bytes.
 std::string encode(const StoreRequest& request);
 std::string encode(const StoreReply& reply);
+
+// A reply's frame. Frames with the same long value share it.
+struct StoreFrame {
+  std::string bytes;
+  std::shared_ptr<const std::string> value = nullptr;  // Follows `bytes`.
+
+  std::size_t size() const { return bytes.size() + (value ? value->size() : 0); }
+  std::string text() const { return value ? bytes + *value : bytes; }
+};
+
+// Of kind value.
+StoreFrame frame_of(std::uint64_t id, const std::shared_ptr<const std::string>& value);
 
 // Without its length; empty when more bytes are needed.
 std::optional<std::string_view> first_frame(std::string_view bytes);

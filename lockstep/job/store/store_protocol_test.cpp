@@ -4,6 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <limits>
+#include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/bytes.h"
@@ -80,7 +83,7 @@ TEST(StoreProtocol, LengthsBeyondTheLimitsAreCorruptBeforeTheirBytesAreThere) {
 TEST(StoreService, AClientMayWaitFor1024KeysAndNoMore) {
   StoreService service;
   std::size_t delivered = 0;
-  const auto count = [&](StoreService::Client, const std::string&) { ++delivered; };
+  const auto count = [&](StoreService::Client, const StoreFrame&) { ++delivered; };
   for (std::uint64_t id = 0; id < StoreService::max_waits; ++id)
     service.handle(1, {.kind = Ask::wait, .id = id, .key = "k"}, count);
   const StoreRequest one_more{.kind = Ask::wait, .id = 5000, .key = "k"};
@@ -94,9 +97,36 @@ TEST(StoreService, AClientMayWaitFor1024KeysAndNoMore) {
   EXPECT_EQ(delivered, 1 + StoreService::max_waits);
 }
 
+// Replies to all ranks have a table of all ranks.
+TEST(StoreService, RepliesShareALongValue) {
+  StoreService service;
+  std::map<StoreService::Client, StoreFrame> replies;
+  const auto keep = [&](StoreService::Client client, StoreFrame frame) {
+    replies[client] = std::move(frame);
+  };
+  for (const std::size_t size : {std::size_t{0}, std::size_t{4095}, std::size_t{4096},
+                                 std::size_t{Store::max_value_bytes}}) {
+    const std::string key = std::to_string(size);
+    const std::string value(size, 'v');
+    for (StoreService::Client client = 1; client <= 3; ++client)
+      service.handle(client, {.kind = Ask::wait, .id = client, .key = key}, keep);
+    service.handle(0, {.kind = Ask::set, .key = key, .value = value}, keep);
+    service.handle(4, {.kind = Ask::find, .id = 4, .key = key}, keep);
+    service.handle(5, {.kind = Ask::wait, .id = 5, .key = key}, keep);
+    for (StoreService::Client client = 1; client <= 5; ++client) {
+      const StoreFrame& reply = replies.at(client);
+      EXPECT_EQ(reply.text(),
+                encode(StoreReply{.kind = StoreReply::Kind::value, .id = client, .bytes = value}));
+      EXPECT_EQ(reply.size(), reply.text().size());
+      EXPECT_EQ(reply.value, replies.at(1).value);
+      EXPECT_EQ(reply.value != nullptr, size >= 4096);
+    }
+  }
+}
+
 TEST(StoreService, AnIdThatWaitsAlreadyIsCorrupt) {
   StoreService service;
-  const auto ignore = [](StoreService::Client, const std::string&) {};
+  const auto ignore = [](StoreService::Client, const StoreFrame&) {};
   const StoreRequest wait{.kind = Ask::wait, .id = 7, .key = "k"};
   service.handle(1, wait, ignore);
   EXPECT_EQ(fault_of([&] { service.handle(1, wait, ignore); }), Fault::corrupt);

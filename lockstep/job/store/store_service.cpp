@@ -29,7 +29,7 @@ void StoreTable::set(std::string_view key, std::string_view value) {
   require_store_value(key, value);
   const auto found = values_.find(key);
   const bool is_new = found == values_.end();
-  const std::size_t freed = is_new ? 0 : found->second.size();
+  const std::size_t freed = is_new ? 0 : found->second->size();
   const std::size_t needed = value.size() + (is_new ? key.size() : 0);
   if ((is_new && values_.size() == Store::max_keys) || bytes_ - freed + needed > Store::max_bytes)
     throw Error(
@@ -39,20 +39,20 @@ void StoreTable::set(std::string_view key, std::string_view value) {
                     in_quotes(key), value.size(), values_.size(), bytes_, Store::max_keys,
                     Store::max_bytes));
   if (is_new)
-    values_.emplace(key, value);
+    values_.emplace(key, std::make_shared<const std::string>(value));
   else
-    found->second.assign(value);
+    found->second = std::make_shared<const std::string>(value);
   bytes_ = bytes_ - freed + needed;
 }
 
-const std::string* StoreTable::find(std::string_view key) const {
+StoreTable::Value StoreTable::find(std::string_view key) const {
   require_store_key(key);
   const auto found = values_.find(key);
-  return found == values_.end() ? nullptr : &found->second;
+  return found == values_.end() ? nullptr : found->second;
 }
 
 std::int64_t StoreTable::add(std::string_view key, std::int64_t amount) {
-  const std::string* present = find(key);
+  const Value present = find(key);
   std::int64_t sum = present == nullptr ? 0 : number_in(key, *present);
   if (__builtin_add_overflow(sum, amount, &sum))
     throw Error(Fault::misuse, fmt::format("adding {} to key {}, which holds {}, overflows", amount,
@@ -65,7 +65,7 @@ std::string StoreTable::compare_set(std::string_view key, std::string_view expec
                                     std::string_view desired) {
   require_store_value(key, expected);
   require_store_value(key, desired);
-  const std::string* present = find(key);
+  const Value present = find(key);
   if (present == nullptr && !expected.empty()) return std::string(expected);
   if (present != nullptr && *present != expected) return *present;
   set(key, desired);
@@ -76,7 +76,7 @@ bool StoreTable::erase(std::string_view key) {
   require_store_key(key);
   const auto found = values_.find(key);
   if (found == values_.end()) return false;
-  bytes_ -= found->first.size() + found->second.size();
+  bytes_ -= found->first.size() + found->second->size();
   values_.erase(found);
   return true;
 }
@@ -118,36 +118,40 @@ using Answer = StoreReply::Kind;
 void StoreService::handle(Client client, const StoreRequest& request, const Deliver& deliver) {
   if (request.kind == Ask::cancel) return cancel(client, request.id);
   if (request.kind == Ask::wait) return wait(client, request, deliver);
-  StoreReply reply;
+  StoreFrame reply;
+  bool may_end_waits = request.kind != Ask::find;
   try {
     reply = answer(request);
   } catch (const Error& error) {
     if (error.fault() == Fault::bug) throw;
-    bytes_ = bare_text(error);
-    reply = {.kind = Answer::error, .bytes = bytes_, .fault = error.fault()};
+    const std::string reason = bare_text(error);
+    reply.bytes = encode(StoreReply{
+        .kind = Answer::error, .id = request.id, .bytes = reason, .fault = error.fault()});
+    may_end_waits = false;
   }
-  reply.id = request.id;
-  deliver(client, encode(reply));
-  if (reply.kind != Answer::error && request.kind != Ask::find) end_waits(request.key, deliver);
+  deliver(client, std::move(reply));
+  if (may_end_waits) end_waits(request.key, deliver);
 }
 
-StoreReply StoreService::answer(const StoreRequest& request) {
+StoreFrame StoreService::answer(const StoreRequest& request) {
+  const auto without_value = [&](Answer kind, std::int64_t number = 0) {
+    return StoreFrame{encode(StoreReply{.kind = kind, .id = request.id, .number = number})};
+  };
   switch (request.kind) {
     case Ask::set:
       table_.set(request.key, request.value);
-      return {.kind = Answer::done};
+      return without_value(Answer::done);
     case Ask::find: {
-      const std::string* value = table_.find(request.key);
-      if (value == nullptr) return {.kind = Answer::absent};
-      return {.kind = Answer::value, .bytes = *value};
+      const StoreTable::Value value = table_.find(request.key);
+      return value ? frame_of(request.id, value) : without_value(Answer::absent);
     }
     case Ask::add:
-      return {.kind = Answer::number, .number = table_.add(request.key, request.amount)};
+      return without_value(Answer::number, table_.add(request.key, request.amount));
     case Ask::compare_set:
-      bytes_ = table_.compare_set(request.key, request.expected, request.value);
-      return {.kind = Answer::value, .bytes = bytes_};
+      return frame_of(request.id, std::make_shared<const std::string>(table_.compare_set(
+                                      request.key, request.expected, request.value)));
     case Ask::erase:
-      return {.kind = table_.erase(request.key) ? Answer::done : Answer::absent};
+      return without_value(table_.erase(request.key) ? Answer::done : Answer::absent);
     case Ask::wait:
     case Ask::cancel:
       break;
@@ -156,8 +160,8 @@ StoreReply StoreService::answer(const StoreRequest& request) {
 }
 
 void StoreService::wait(Client client, const StoreRequest& request, const Deliver& deliver) {
-  if (const std::string* value = table_.find(request.key))
-    return deliver(client, encode({.kind = Answer::value, .id = request.id, .bytes = *value}));
+  if (const StoreTable::Value value = table_.find(request.key))
+    return deliver(client, frame_of(request.id, value));
   Waits& waits = waits_[client];
   if (waits.size() == max_waits || waits.contains(request.id))
     throw Error(Fault::corrupt, "a store client has too many waits");
@@ -189,12 +193,12 @@ void StoreService::forget(Client client) {
 void StoreService::end_waits(std::string_view key, const Deliver& deliver) {
   const auto [first, last] = waiters_.equal_range(key);
   if (first == last) return;
-  const std::string* value = table_.find(key);
+  const StoreTable::Value value = table_.find(key);
   if (value == nullptr) return;
   for (auto waiter = first; waiter != last; ++waiter) {
     const auto [client, id] = waiter->second;
     waits_[client].erase(id);
-    deliver(client, encode({.kind = Answer::value, .id = id, .bytes = *value}));
+    deliver(client, frame_of(id, value));
   }
   waiters_.erase(first, last);
 }

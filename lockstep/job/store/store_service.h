@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -20,10 +21,11 @@ namespace lockstep::job {
 // Errors: misuse and system as in store.h; the table is then unchanged.
 class StoreTable {
  public:
-  using Values = std::map<std::string, std::string, std::less<>>;
+  using Value = std::shared_ptr<const std::string>;
+  using Values = std::map<std::string, Value, std::less<>>;
 
   void set(std::string_view key, std::string_view value);
-  const std::string* find(std::string_view key) const;  // Null if absent.
+  Value find(std::string_view key) const;  // Null if absent.
   std::int64_t add(std::string_view key, std::int64_t amount);
   std::string compare_set(std::string_view key, std::string_view expected,
                           std::string_view desired);
@@ -50,7 +52,7 @@ class StoreService {
  public:
   using Client = std::uint64_t;
   // Receives complete frames; must not call back into the service.
-  using Deliver = std::function<void(Client client, std::string frame)>;
+  using Deliver = std::function<void(Client client, StoreFrame frame)>;
 
   static constexpr std::size_t max_waits = 1024;
 
@@ -67,7 +69,7 @@ class StoreService {
  private:
   using Waits = std::map<std::uint64_t, std::string>;  // Request id to key.
 
-  StoreReply answer(const StoreRequest& request);
+  StoreFrame answer(const StoreRequest& request);
   void wait(Client client, const StoreRequest& request, const Deliver& deliver);
   void cancel(Client client, std::uint64_t id);
   void end_waits(std::string_view key, const Deliver& deliver);
@@ -75,7 +77,6 @@ class StoreService {
   StoreTable table_;
   std::map<Client, Waits> waits_;
   std::multimap<std::string, std::pair<Client, std::uint64_t>, std::less<>> waiters_;
-  std::string bytes_;  // The current reply's.
 };
 
 }  // namespace lockstep::job

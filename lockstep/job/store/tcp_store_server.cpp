@@ -4,6 +4,7 @@
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <array>
@@ -12,6 +13,7 @@
 #include <random>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "lockstep/base/error.h"
@@ -41,21 +43,36 @@ struct Connection {
   std::optional<ServerHandshake> handshake;
   JobMember member = {};
   std::string input = {};
-  std::string output = {};
-  std::size_t sent = 0;
+  std::vector<job::StoreFrame> output = {};
+  std::size_t sent = 0;  // Bytes of the first frame of `output`.
+  std::size_t unsent = 0;
   Deadline input_deadline = no_deadline;
   Deadline output_deadline = no_deadline;
   std::uint32_t events = EPOLLIN;
   bool doomed = false;
 
-  std::size_t unsent() const { return output.size() - sent; }
-  bool paused() const { return unsent() > pause_bytes; }
+  bool paused() const { return unsent > pause_bytes; }
 };
 
 FileDescriptor listen_on(const SocketAddress& address) {
   FileDescriptor listener = try_to_listen(address);
   if (!listener) throw_not_listening(address, errno);
   return listener;
+}
+
+// Returns the number of bytes, or -1 with errno.
+ssize_t send_rest(int socket, const job::StoreFrame& frame, std::size_t sent) {
+  const std::string_view value = frame.value ? std::string_view(*frame.value) : std::string_view();
+  const std::size_t begin = std::min(sent, frame.bytes.size());
+  const auto part_of = [](std::string_view bytes) {
+    return iovec{const_cast<char*>(bytes.data()), bytes.size()};
+  };
+  std::array<iovec, 2> parts{part_of(std::string_view(frame.bytes).substr(begin)),
+                             part_of(value.substr(sent - begin))};
+  msghdr message{};
+  message.msg_iov = parts.data();
+  message.msg_iovlen = parts.size();
+  return ::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
 }
 
 FileDescriptor open_spare() { return FileDescriptor(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
@@ -88,7 +105,7 @@ class TcpStoreServer::Loop {
   void receive_hello(Id id, Connection& connection);
   void receive(Id id, Connection& connection);
   void process(Id id, Connection& connection);
-  void deliver(Id id, std::string frame);
+  void deliver(Id id, job::StoreFrame frame);
   void settle();
   void flush(Id id, Connection& connection);
 
@@ -303,7 +320,7 @@ void TcpStoreServer::Loop::receive(Id id, Connection& connection) {
 }
 
 void TcpStoreServer::Loop::process(Id id, Connection& connection) {
-  const auto send = [this](Id client, std::string frame) { deliver(client, std::move(frame)); };
+  const auto send = [this](Id client, job::StoreFrame frame) { deliver(client, std::move(frame)); };
   std::size_t used = 0;
   while (!connection.paused() && !connection.doomed) {
     const auto body = job::first_frame(std::string_view(connection.input).substr(used));
@@ -320,18 +337,20 @@ void TcpStoreServer::Loop::process(Id id, Connection& connection) {
     limit(connection.input_deadline, in(options_.frame_timeout));
 }
 
-void TcpStoreServer::Loop::deliver(Id id, std::string frame) {
+void TcpStoreServer::Loop::deliver(Id id, job::StoreFrame frame) {
   const auto found = connections_.find(id);
   if (found == connections_.end() || found->second.doomed) return;
   Connection& connection = found->second;
-  if (connection.unsent() > max_output_bytes)
+  if (connection.unsent > max_output_bytes)
     return doom(id, connection, "it does not read its replies");
-  if (connection.unsent() == 0) {
-    connection.output = std::move(frame);
-    connection.sent = 0;
+  connection.unsent += frame.size();
+  std::vector<job::StoreFrame>& output = connection.output;
+  if (output.empty() || output.back().value) {
+    output.push_back(std::move(frame));
   } else {
-    connection.output.erase(0, std::exchange(connection.sent, 0));
-    connection.output += frame;
+    if (output.size() == 1) output.back().bytes.erase(0, std::exchange(connection.sent, 0));
+    output.back().bytes += frame.bytes;
+    output.back().value = std::move(frame.value);
   }
   touched_.push_back(id);
 }
@@ -353,25 +372,29 @@ void TcpStoreServer::Loop::settle() {
 
 void TcpStoreServer::Loop::flush(Id id, Connection& connection) {
   const bool was_paused = connection.paused();
-  while (connection.unsent() > 0) {
-    const ssize_t sent = ::send(connection.socket.get(), connection.output.data() + connection.sent,
-                                connection.unsent(), MSG_NOSIGNAL | MSG_DONTWAIT);
+  while (connection.unsent > 0) {
+    const ssize_t sent =
+        send_rest(connection.socket.get(), connection.output.front(), connection.sent);
     if (sent < 0 && errno == EINTR) continue;
     if (sent < 0 && errno != EAGAIN) return doom(id, connection);
     if (sent < 0) break;
     connection.sent += static_cast<std::size_t>(sent);
+    connection.unsent -= static_cast<std::size_t>(sent);
+    if (connection.sent == connection.output.front().size()) {
+      connection.output.erase(connection.output.begin());
+      connection.sent = 0;
+    }
     limit(connection.output_deadline, in(options_.frame_timeout));
   }
-  if (connection.unsent() == 0) {
-    connection.output = std::string();
-    connection.sent = 0;
+  if (connection.unsent == 0) {
+    connection.output = {};
     connection.output_deadline = no_deadline;
   } else if (connection.output_deadline == no_deadline) {
     limit(connection.output_deadline, in(options_.frame_timeout));
   }
   if (was_paused && !connection.paused()) process(id, connection);
   const std::uint32_t events =
-      (connection.paused() ? 0u : EPOLLIN) | (connection.unsent() > 0 ? EPOLLOUT : 0u);
+      (connection.paused() ? 0u : EPOLLIN) | (connection.unsent > 0 ? EPOLLOUT : 0u);
   if (events == connection.events) return;
   connection.events = events;
   if (!watch(connection.socket.get(), id, events, EPOLL_CTL_MOD)) doom(id, connection);

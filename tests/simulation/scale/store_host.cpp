@@ -49,9 +49,9 @@ void StoreHost::handle(Peer peer, const std::string& frame) {
   charge(waits ? costs().server_wait / 2 : costs().server_request);
   charge(costs().server_byte * static_cast<double>(frame.size()));
   service_.handle(static_cast<job::StoreService::Client>(peer), request,
-                  [&](job::StoreService::Client to, const std::string& reply) {
+                  [&](job::StoreService::Client to, const job::StoreFrame& reply) {
                     const auto other = static_cast<Peer>(to);
-                    deliver(other, reply, waits || other != peer);
+                    deliver(other, reply.text(), waits || other != peer);
                   });
 }
 
