@@ -3,6 +3,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -47,6 +49,11 @@ Decision decode_decision(std::string_view text);  // Errors: corrupt.
 // The generation after `before`: its members that have the state and do not leave, in their order;
 // then voters without progress, which join. Without members if nobody has the state.
 Decision decide(const Decision& before, const std::map<Seat, Vote>& votes, std::int64_t arrivals);
+
+// Between two looks of a rank that waits for the decision of another one. A decision ends the wait;
+// a look detects that this rank is the next to propose. 20 ms, or more in groups of more than 100,
+// whose members would keep the store's thread busy; at most 1 s.
+std::chrono::milliseconds pause_between_looks(std::size_t members);
 
 std::optional<int> place_of(const Seat& seat, const std::vector<Seat>& members);
 

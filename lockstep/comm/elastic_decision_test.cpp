@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <utility>
 #include <vector>
 
@@ -89,6 +90,14 @@ TEST(Decision, DamagedTextIsAnError) {
   for (const char* text : {"", "{", "{\"members\":1}", "[]"})
     EXPECT_EQ(fault_of([&] { decode_decision(text); }), Fault::corrupt) << text;
   EXPECT_EQ(fault_of([] { decode_vote("{\"completed\":\"x\"}"); }), Fault::corrupt);
+}
+
+TEST(PauseBetweenLooks, GrowsWithTheGroupUpToASecond) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(pause_between_looks(2), milliseconds(20));
+  EXPECT_EQ(pause_between_looks(100), milliseconds(20));
+  EXPECT_EQ(pause_between_looks(1000), milliseconds(200));
+  EXPECT_EQ(pause_between_looks(100'000), milliseconds(1000));
 }
 
 }  // namespace

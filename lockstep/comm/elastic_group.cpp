@@ -27,12 +27,13 @@ namespace {
 
 using namespace std::chrono_literals;
 using comm::Decision;
+using comm::pause_between_looks;
 using comm::Seat;
 using comm::Vote;
 
 // Between two looks at the store, while ranks are expected within milliseconds.
 constexpr std::chrono::milliseconds short_pause = 1ms;
-// The same for a process that waits to join, and for arrivals.
+// The same for arrivals.
 constexpr std::chrono::milliseconds long_pause = 20ms;
 
 // For an invited process to answer.
@@ -235,7 +236,8 @@ std::optional<Decision> ElasticGroup::Implementation::first_decision() {
   const Deadline deadline = runtime_.in(options_.init.timeout);
   std::map<Seat, Vote> votes;
   while (true) {
-    if (auto found = entries_->find_decision(0, me_.rank == 0 ? short_pause : long_pause)) {
+    const auto pause = me_.rank == 0 ? short_pause : pause_between_looks(decision_.members.size());
+    if (auto found = entries_->find_decision(0, pause)) {
       if (comm::place_of(me_, found->members)) return found;
       entries_->withdraw(0, me_);
       return join();
@@ -267,8 +269,8 @@ Decision ElasticGroup::Implementation::next_decision() {
   while (true) {
     const bool is_late = runtime_.now() > deadline;
     const bool proposes = is_first_of_living() || is_late;
-    if (auto found = entries_->find_decision(generation, proposes ? short_pause : long_pause))
-      return *found;
+    const auto pause = proposes ? short_pause : pause_between_looks(decision_.members.size());
+    if (auto found = entries_->find_decision(generation, pause)) return *found;
     if (!proposes) continue;
     read_votes(generation, decision_.members, votes);
     entries_->beat(fmt::format("{} {}", text_of(me_), ++looks));
@@ -359,7 +361,7 @@ std::optional<int> ElasticGroup::Implementation::await_invitation() {
       throw Error(Fault::peer_lost,
                   "no rank is left that has the state of the training: start the job again from "
                   "its latest checkpoint");
-    runtime_.sleep_for(long_pause);
+    runtime_.sleep_for(pause_between_looks(newest ? newest->members.size() : 0));
   }
 }
 

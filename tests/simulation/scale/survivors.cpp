@@ -18,7 +18,7 @@ using std::chrono::milliseconds;
 
 // As in comm/elastic_group.cpp.
 constexpr milliseconds short_pause{1};
-constexpr milliseconds long_pause{20};
+constexpr milliseconds long_pause{20};  // For arrivals.
 constexpr milliseconds time_to_answer{500};
 
 // As in comm/elastic_entries.cpp.
@@ -122,7 +122,8 @@ void Survivors::look(int rank) {
 // As ElasticEntries::find_decision().
 void Survivors::await_decision(int rank, bool may_propose) {
   const int generation = decision_.generation + 1;
-  store_.wait(rank, key_in_store(decision_key(generation)), may_propose ? short_pause : long_pause,
+  store_.wait(rank, key_in_store(decision_key(generation)),
+              may_propose ? short_pause : comm::pause_between_looks(decision_.members.size()),
               [this, rank, may_propose](const Value& found) {
                 if (found) return finish(rank, found);
                 find(rank, newest_key, [this, rank, may_propose](const Value& newest) {
@@ -297,7 +298,8 @@ void Survivors::await_invitation(int rank) {
       }
       find(rank, "finished", [this, rank](const Value&) {
         find(rank, "heartbeat", [this, rank](const Value&) {
-          simulation_.after(long_pause, [this, rank] { await_invitation(rank); });
+          simulation_.after(comm::pause_between_looks(decision_.members.size()),
+                            [this, rank] { await_invitation(rank); });
         });
       });
     });
