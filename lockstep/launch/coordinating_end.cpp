@@ -19,6 +19,11 @@
 namespace lockstep::launch {
 namespace {
 
+// With more hosts, their states are compared and sent ten times a second only: messages for each
+// arrival would grow with the square of the hosts.
+constexpr std::size_t few_hosts = 64;
+constexpr std::chrono::milliseconds pause_of_states{100};
+
 // A user may give two jobs on one host the same id.
 std::string unique_id(const std::string& id) {
   return id.empty() ? random_job_id() : fmt::format("{}.{}", id, random_job_id());
@@ -100,7 +105,7 @@ class CoordinatingEnd final : public Rendezvous {
   void prepare(Round& round);
   void open_store(const Round& round);
   void tell_state(Id id, Member& member, std::chrono::milliseconds pause);
-  void tell_states();
+  void tell_states(Clock::time_point now);
 
   const int master_port_;
   const std::string host_;
@@ -116,6 +121,8 @@ class CoordinatingEnd final : public Rendezvous {
   int attempt_ = -1;  // The attempt of `port_` and `store_`.
   std::optional<ReservedPort> port_;
   std::optional<TcpStoreServer> store_;
+  Clock::time_point next_states_ = {};
+  bool states_wait_ = false;  // For next_states_.
   OwnPulse pulse_{Clock::now()};
 };
 
@@ -136,6 +143,7 @@ Deadline CoordinatingEnd::deadline() const {
   if (!door_) return first;
   first = std::min({first, door_->deadline(), Clock::now() + AgentLink::pulse});
   for (const auto& [id, member] : members_) first = std::min(first, member.link.deadline());
+  if (states_wait_) first = std::min(first, next_states_);
   return first;
 }
 
@@ -155,7 +163,7 @@ void CoordinatingEnd::serve(const std::vector<pollfd>& entries) {
       members_.emplace(next_id_++, Member{AgentLink(std::move(arrival.socket), now)});
   coordinator_.tick(now);
   dispatch();
-  tell_states();
+  tell_states(now);
 }
 
 // Members close after reading the job's end. If this end closed first, unread data could reset the
@@ -286,9 +294,14 @@ void CoordinatingEnd::open_store(const Round& round) {
   store_.emplace(options);
 }
 
-void CoordinatingEnd::tell_states() {
+void CoordinatingEnd::tell_states(Clock::time_point now) {
+  states_wait_ = now < next_states_;
+  if (states_wait_) return;
+  if (members_.size() > few_hosts) next_states_ = now + pause_of_states;
+  const int hosts = coordinator_.taking_part();
   for (auto& [id, member] : members_) {
-    if (!member.joined || member.dismissed || coordinator_.state(id) == member.state) continue;
+    if (!member.joined || member.dismissed || coordinator_.state(id, hosts) == member.state)
+      continue;
     tell_state(id, member, std::chrono::milliseconds(0));
   }
 }

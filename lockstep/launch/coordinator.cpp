@@ -348,7 +348,7 @@ std::vector<std::pair<Coordinator::Id, Order>> Coordinator::take_orders() {
   return std::exchange(orders_, {});
 }
 
-std::string Coordinator::state(Id id) const {
+std::string Coordinator::state(Id id, int hosts) const {
   const auto found = members_.find(id);
   if (found == members_.end() || phase_ == Phase::over) return "ended";
   if (phase_ == Phase::gathering)
@@ -359,8 +359,8 @@ std::string Coordinator::state(Id id) const {
                        attempt_ + 1);
   if (found->second.part == Part::waiting)
     return fmt::format("waiting until one of the job's {} is lost: it is full",
-                       count_of_hosts(taking_part()));
-  return fmt::format("host {} of {}{}", found->second.number, taking_part(),
+                       count_of_hosts(hosts));
+  return fmt::format("host {} of {}{}", found->second.number, hosts,
                      phase_ == Phase::ending ? ", ending" : "");
 }
 

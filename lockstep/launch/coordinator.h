@@ -84,7 +84,12 @@ class Coordinator {
   // True once the next take_orders() returns the last orders.
   bool over() const { return phase_ == Phase::over; }
 
-  std::string state(Id id) const;
+  // Hosts of this attempt.
+  int taking_part() const;
+
+  // `hosts` is taking_part(), which a caller counts once for all hosts.
+  std::string state(Id id, int hosts) const;
+  std::string state(Id id) const { return state(id, taking_part()); }
 
  private:
   enum class Phase { gathering, pausing, running, ending, over };
@@ -121,7 +126,6 @@ class Coordinator {
   void learn_more(int exit_code, const std::optional<Failure>& failure);
   void stop(const std::string& why, const Verdict& verdict, Time now);
   void order(Id id, Order what) { orders_.emplace_back(id, std::move(what)); }
-  int taking_part() const;
   bool enough() const { return static_cast<int>(members_.size()) >= rules_.hosts.least; }
   std::string missing() const;
 

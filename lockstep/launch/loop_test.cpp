@@ -89,6 +89,18 @@ TEST(Loop, ReturnsEveryPartsDescriptorsWithTheirEvents) {
   EXPECT_TRUE(lifeline.is_cut());
 }
 
+TEST(EventsOf, FindsEachDescriptorInAnyOrder) {
+  std::vector<pollfd> entries;
+  for (short i = 0; i < 6; ++i) entries.push_back({10 + i, POLLIN, static_cast<short>(i + 1)});
+  for (const int place : {0, 1, 2, 5, 4, 0, 5, 3, 3})
+    EXPECT_EQ(events_of(entries, 10 + place), place + 1);
+  EXPECT_EQ(events_of(entries, 99), 0);
+  entries.resize(2);
+  EXPECT_EQ(events_of(entries, 11), 2);
+  EXPECT_EQ(events_of(entries, 10), 1);
+  EXPECT_EQ(events_of({}, 10), 0);
+}
+
 TEST(Signals, TwoAtOnceAreOneExceptOfChildren) {
   const Blocked blocked;
   std::vector<int> received;

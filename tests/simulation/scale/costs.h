@@ -22,9 +22,8 @@ struct Costs {
   double link_send = 6000;  // A frame between launchers.
   double link_receive = 6000;
   double turn_entry = 100;  // Each descriptor, in each iteration of the loop.
-  double turn_pair = 0.5;   // Each comparison of descriptors in events_of().
   double state = 600;       // A Coordinator::state(), while hosts are missing.
-  double state_pair = 5;    // Each host that a state() counts, while ranks run.
+  double count_host = 5;    // Each host that taking_part() examines.
 
   // In `bench_rendezvous`, whose hosts are all in one process.
   double make_end = 100'000;  // A make_rendezvous().

@@ -15,6 +15,10 @@ using launch::AgentFrame;
 using launch::AgentLink;
 using launch::Coordinator;
 
+// As in launch/coordinating_end.cpp.
+constexpr std::size_t few_hosts = 64;
+constexpr std::chrono::milliseconds pause_of_states{100};
+
 std::string name_of_host(int host) { return fmt::format("node{:05}", host); }
 
 Coordinator::Rules rules_of(int hosts, int least) {
@@ -59,16 +63,9 @@ LauncherTimes LauncherHosts::reached() const {
 
 // watch(), poll() and the search for each descriptor's events: launch/coordinating_end.cpp.
 double LauncherHosts::cost_of_turn() const {
-  const auto members = static_cast<double>(members_.size());
-  const auto others = static_cast<double>(in_handshake() + 1);
-  double entries = members + others;
-  double pairs = members * others + (members * members + others * others) / 2;
-  if (is_one_process()) {  // Each host's end searches the descriptors of all.
-    const auto ends = static_cast<double>(hosts_ - 1);
-    pairs += ends * entries + ends * ends / 2;
-    entries += ends;
-  }
-  return entries * costs().turn_entry + pairs * costs().turn_pair;
+  auto entries = static_cast<double>(members_.size() + in_handshake() + 1);
+  if (is_one_process()) entries += static_cast<double>(hosts_ - 1);
+  return entries * costs().turn_entry;
 }
 
 std::vector<Server::Peer> LauncherHosts::take_ready() {
@@ -89,6 +86,7 @@ void LauncherHosts::end_turn() {
   dispatch();
   send_states();
   Time next = std::min(coordinator_.deadline(), begin_of_turn() + AgentLink::pulse);
+  if (states_wait_) next = std::min(next, next_states_);
   for (const auto& [peer, member] : members_) next = std::min(next, member.beat_at);
   turn_at(std::max(next, clock()));
 }
@@ -168,15 +166,19 @@ void LauncherHosts::obey_here(const Order& order) {
   if (std::holds_alternative<EndRanks>(order)) end(0);
 }
 
+// As CoordinatingEnd::tell_states().
 void LauncherHosts::send_states() {
+  states_wait_ = begin_of_turn() < next_states_;
+  if (states_wait_) return;
+  if (members_.size() > few_hosts) next_states_ = begin_of_turn() + pause_of_states;
+  const int hosts = coordinator_.taking_part();
+  charge(costs().count_host * static_cast<double>(members_.size()));
   std::string latest;
   std::size_t bytes = 0;
   for (auto& [peer, member] : members_) {
     if (!member.joined) continue;
-    std::string state = coordinator_.state(member.id);
-    charge(costs().state + (state.starts_with("host")
-                                ? costs().state_pair * static_cast<double>(members_.size())
-                                : 0));
+    std::string state = coordinator_.state(member.id, hosts);
+    charge(costs().state);
     if (state == member.state) continue;
     member.state = std::move(state);
     if (member.state != latest) {

@@ -108,6 +108,8 @@ class LauncherHosts final : public Server {
   std::map<launch::Coordinator::Id, Peer> hosts_of_;
   std::vector<SimulatedAgent> agents_;
   launch::Coordinator::Id next_id_ = 1;
+  Time next_states_ = {};
+  bool states_wait_ = false;
   LauncherProgress progress_;
   int gave_up_ = 0;
   int declared_ = 0;

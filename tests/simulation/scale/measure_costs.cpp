@@ -204,15 +204,9 @@ double time_of_turn(int members, int turns) {
   });
 }
 
-// t = entry n + pair n n / 2.
 void measure_turns() {
-  constexpr double few = 64;
-  constexpr double many = 400;
-  const double t_few = time_of_turn(static_cast<int>(few), 1000) / few;
-  const double t_many = time_of_turn(static_cast<int>(many), 200) / many;
-  const double pair = 2 * (t_many - t_few) / (many - few);
-  print("turn_pair", pair);
-  print("turn_entry", t_few - pair * few / 2);
+  constexpr int members = 400;
+  print("turn_entry", time_of_turn(members, 200) / members);
 }
 
 std::unique_ptr<Coordinator> coordinator_of(int hosts, int joined) {
@@ -231,19 +225,20 @@ double time_of_state(int hosts, int joined, int turns) {
   std::string state = coordinator->state(1);
   return time_of(turns,
                  [&] {
+                   const int part = coordinator->taking_part();
                    for (int host = 0; host < joined; ++host)
-                     if (coordinator->state(host) == state) state.shrink_to_fit();
+                     if (coordinator->state(host, part) == state) state.shrink_to_fit();
                  }) /
          joined;
 }
 
 void measure_states() {
-  const double gathering = time_of_state(2000, 1000, 20);
-  print("state", gathering);
-  constexpr int few = 200;
-  constexpr int many = 2000;
-  const double running = time_of_state(many, many, 3) - time_of_state(few, few, 30);
-  print("state_pair", running / (many - few));
+  print("state", time_of_state(2000, 1000, 20));
+  constexpr int hosts = 2000;
+  const auto coordinator = coordinator_of(hosts, hosts);
+  int counted = 0;
+  print("count_host", time_of(100, [&] { counted += coordinator->taking_part(); }) / hosts);
+  if (counted != 100 * hosts) throw std::runtime_error("not all hosts take part");
 }
 
 // A host that joins: bench_rendezvous makes all before the first one searches.
