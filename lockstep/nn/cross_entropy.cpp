@@ -135,6 +135,9 @@ struct VocabularyParallel : torch::autograd::Function<VocabularyParallel> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    if (at::GradMode::is_enabled())
+      throw Error(Fault::unsupported,
+                  "cross_entropy: backward() with create_graph is not supported");
     const auto saved = context->get_saved_variables();
     const at::Tensor &softmax = saved[0], &index = saved[1], &elsewhere = saved[2];
     const at::Tensor rows = (gradients[0].to(softmax.scalar_type()) * saved[3]).unsqueeze(1);

@@ -32,7 +32,8 @@ struct CrossEntropyOptions {
 // reduction it has N elements, otherwise no dimension.
 // Blocking: collective over `group`.
 // Errors: misuse for other shapes and types. On all ranks, misuse for a target that is neither a
-// class nor ignore_index, and mismatch for different targets. Also ProcessGroup's.
+// class nor ignore_index, and mismatch for different targets. In backward(), unsupported for
+// create_graph. Also ProcessGroup's.
 LOCKSTEP_API at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& target,
                                       const ProcessGroup& group,
                                       const CrossEntropyOptions& options = {});

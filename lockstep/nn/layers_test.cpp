@@ -388,6 +388,15 @@ TEST_P(Layers, CrossEntropyEqualsTheWholeOne) {
       }
 }
 
+TEST(CrossEntropy, RefusesGradientsOfItsGradient) {
+  run_in_process(2, [&](ProcessGroup& group) {
+    at::Tensor x = part(numbers({3, 6}, 2), 1, group).clone().set_requires_grad(true);
+    const at::Tensor loss = lockstep::cross_entropy(x, longs({0, 5, 2}), group);
+    EXPECT_EQ(fault_of([&] { torch::autograd::grad({loss}, {x}, {}, {}, /*create_graph=*/true); }),
+              Fault::unsupported);
+  });
+}
+
 // As with a padded vocabulary: some ranks have only logits of minus infinity.
 TEST(CrossEntropy, IsCorrectForPartsOfOnlyMinusInfinity) {
   constexpr double infinity = std::numeric_limits<double>::infinity();
