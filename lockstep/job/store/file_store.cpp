@@ -322,9 +322,9 @@ std::string FileStore::compare_set(std::string_view key, std::string_view expect
                                    std::string_view desired) {
   std::string result;
   log_->change(key, [&](StoreTable& table) {
+    const StoreTable::Value before = table.find(key);
     result = table.compare_set(key, expected, desired);
-    const StoreTable::Value value = table.find(key);
-    return value != nullptr && *value == desired;
+    return table.find(key) != before;
   });
   return result;
 }

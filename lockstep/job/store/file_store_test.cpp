@@ -119,6 +119,18 @@ TEST_F(FileStoreFile, ExceedingTheFileSizeLimitIsAnErrorAndKillsNoProcess) {
   EXPECT_EQ(store.find("b"), std::nullopt);
 }
 
+TEST_F(FileStoreFile, AComparisonThatFailsWritesNothing) {
+  FileStore store({.path = path_});
+  store.set("a", "new");
+  const std::string before = read();
+  EXPECT_EQ(store.compare_set("a", "old", "new"), "new");
+  EXPECT_EQ(store.compare_set("a", "old", "other"), "new");
+  EXPECT_EQ(store.compare_set("b", "old", "new"), "old");
+  EXPECT_EQ(read(), before);
+  store.compare_set("a", "new", "newer");
+  EXPECT_EQ(FileStore({.path = path_}).find("a"), "newer");
+}
+
 TEST_F(FileStoreFile, ALockThatNobodyGivesBackIsATimeout) {
   FileStore store({.path = path_, .timeout = milliseconds(100)});
   const FileDescriptor other(::open(path_.c_str(), O_RDWR | O_CLOEXEC));
