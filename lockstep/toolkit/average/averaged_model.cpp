@@ -245,6 +245,7 @@ StateRequest AveragedModel::wanted(const StateDict& saved) {
 }
 
 void AveragedModel::load_state_dict(StateDict state) {
+  require_own_weights("load_state_dict()");
   const at::NoGradGuard no_grad;
   for (const auto* const tensors : {&parameters_, &buffers_})
     for (const auto& [name, value, described] : *tensors) {

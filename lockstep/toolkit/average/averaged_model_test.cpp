@@ -310,6 +310,7 @@ TEST(AveragedModel, GivesTheWeightsBackAfterAnExceptionAndKeepsItsBuffersApart) 
     net.norm->running_mean.fill_(7);
     EXPECT_EQ(fault_of([&] { averaged.update(); }), Fault::misuse);
     EXPECT_EQ(fault_of([&] { averaged.apply(); }), Fault::misuse);
+    EXPECT_EQ(fault_of([&] { averaged.load_state_dict({}); }), Fault::misuse);
     EXPECT_EQ(fault_of([&] { averaged.with_averages([] {}); }), Fault::misuse);
     throw std::runtime_error("a test");
   }),
