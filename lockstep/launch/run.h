@@ -112,7 +112,7 @@ struct RunOptions {
   // without it. Empty: that of the program.
   std::optional<std::chrono::milliseconds> leave_out_stragglers = {};
   // With `continue_without`: permitted starts of lost ranks on this host in an attempt. If empty,
-  // 10 for each rank. Pauses are as before a restart.
+  // ten times its ranks. Pauses are as before a restart.
   std::optional<int> max_replacements = {};
 
   Binding bind = Binding::automatic;

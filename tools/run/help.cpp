@@ -103,7 +103,7 @@ constexpr Setting settings[] = {
     {life_group, "", "on-failure", "end|continue",
      "When a rank fails: end the other ranks, or let them continue and start the lost rank again, "
      "for programs that form new groups (lockstep::Survival). With continue, --max-restarts is "
-     "also the number of such starts on this host, by default 10 for each rank",
+     "also the number of such starts on this host, by default ten times its ranks",
      "end"},
     {life_group, "", "leave-out-stragglers", "SECONDS",
      "With --on-failure continue: how long a call waits for a rank, such as a stopped one. Then "
