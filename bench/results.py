@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Keeps the figures of docs/benchmarks.md.
+"""Keeps the figures of docs/benchmarks.md and docs/more-benchmarks.md.
 
-  bench/results.py record [NAME...]  runs all benchmarks of the page, or these (an hour and a half
+  bench/results.py record [NAME...]  runs all benchmarks of the pages, or these (an hour and a half
                                      on two cores), and keeps each one's figures in bench/results
-  bench/results.py tables            writes the page's tables and plots from these figures
+  bench/results.py tables            writes the pages' tables and plots from these figures
 """
 
 import argparse
@@ -26,7 +26,7 @@ from measure import short
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench/results"
-PAGE = ROOT / "docs/benchmarks.md"
+PAGES = [ROOT / "docs" / name for name in ("benchmarks.md", "more-benchmarks.md")]
 PLOTS = ("ddp", "model-parallel")  # In docs/images.
 
 
@@ -408,7 +408,7 @@ def load(name):
     """Returns a result. Exits if there is none."""
     file = RESULTS / f"{name}.json"
     if name not in OF:
-        sys.exit(f"{PAGE} names '{name}', which is no result")
+        sys.exit(f"a page names '{name}', which is no result")
     if not file.exists():
         sys.exit(f"no {file}: run bench/results.py record {name}")
     return json.loads(file.read_text())
@@ -420,7 +420,7 @@ def plot_of(name):
     return ratio_plot.picture(kept["command"], ratio_plot.ratios_in(kept["figures"]))
 
 
-# --- The page -----------------------------------------------------------------------------------
+# --- The pages ----------------------------------------------------------------------------------
 
 def table_of(names):
     """Returns a table of these results, one below the other; the first cell of each is its
@@ -457,7 +457,8 @@ def main():
     commands.add_parser("tables")
     options = parser.parse_args()
     if options.what == "tables":
-        measure.replace(PAGE, page_of(PAGE.read_text()))
+        for page in PAGES:
+            measure.replace(page, page_of(page.read_text()))
         for name in PLOTS:
             measure.replace(ROOT / f"docs/images/{name}.svg", plot_of(name))
         return 0
