@@ -96,7 +96,7 @@ std::optional<int> place_of(const Seat& seat, const std::vector<Seat>& members) 
 }
 
 std::chrono::milliseconds pause_between_looks(std::size_t members) {
-  constexpr std::size_t looks_per_ms = 5;  // Of all members.
+  constexpr std::size_t looks_per_ms = 5;  // By all members.
   return std::chrono::milliseconds(std::clamp<std::size_t>(members / looks_per_ms, 20, 1000));
 }
 

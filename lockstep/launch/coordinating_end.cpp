@@ -19,7 +19,7 @@
 namespace lockstep::launch {
 namespace {
 
-// With more hosts, their states are compared and sent ten times a second only: messages for each
+// With more hosts, their states are compared and sent ten times a second only. Messages for each
 // arrival would grow with the square of the hosts.
 constexpr std::size_t few_hosts = 64;
 constexpr std::chrono::milliseconds pause_of_states{100};

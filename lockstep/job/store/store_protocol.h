@@ -72,7 +72,7 @@ struct StoreFrame {
   std::string text() const { return value ? bytes + *value : bytes; }
 };
 
-// Of kind value.
+// A reply of kind value.
 StoreFrame frame_of(std::uint64_t id, const std::shared_ptr<const std::string>& value);
 
 // Without its length; empty when more bytes are needed.
