@@ -461,6 +461,7 @@ def main():
             measure.replace(page, page_of(page.read_text()))
         for name in PLOTS:
             measure.replace(ROOT / f"docs/images/{name}.svg", plot_of(name))
+        subprocess.run([sys.executable, ROOT / "docs/site/speed.py"], check=True)
         return 0
     for name in options.names:
         if name not in OF:

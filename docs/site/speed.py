@@ -41,7 +41,7 @@ BARS = (
         "broadcast, 2 ranks, any", 2, "./dev bench collectives"),
     Bar("data parallel CNN, batch 4", "PyTorch DDP", "Training steps", "to PyTorch", 1,
         "./dev bench ddp"),
-    Bar("data parallel CNN, batch 4", "one process, 2 threads", "Training steps",
+    Bar("data parallel CNN, batch 4", "2 threads", "Training steps",
         "to all threads", 1, "./dev bench ddp"),
     Bar("data parallel CNN, batch 128", "PyTorch DDP", "Training steps", "to PyTorch", 3,
         "./dev bench ddp"),
