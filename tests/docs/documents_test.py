@@ -167,8 +167,9 @@ class Pictures(unittest.TestCase):
             self.assertIn(text, texts)
 
     def test_and_tables_of_benchmarks_show_the_kept_results(self):
-        page = results.PAGE.read_text()
-        self.assertEqual(page, results.page_of(page), "run bench/results.py tables")
+        for path in results.PAGES:
+            page = path.read_text()
+            self.assertEqual(page, results.page_of(page), f"{path}: run bench/results.py tables")
         for name in results.PLOTS:
             picture = (ROOT / f"docs/images/{name}.svg").read_text()
             self.assertEqual(picture, results.plot_of(name), "run bench/results.py tables")
