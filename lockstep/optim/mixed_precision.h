@@ -65,9 +65,10 @@ struct GradScalerOptions {
 // Scales losses, so that small gradients do not underflow, and skips steps whose gradients
 // overflow. Scale, steps and state equal Python's.
 //
-// All ranks step or skip together. With DistributedDataParallel and ZeroRedundancyOptimizer, this
-// needs NonFinite::ignore and, without shard_gradients(), equal gradients on all ranks. Cost:
-// docs/guide/precision.md.
+// All ranks skip the same steps: their gradients are equal, or they exchange the result over
+// `group`, or the group of a sharded optimizer. With DistributedDataParallel and
+// ZeroRedundancyOptimizer, this needs NonFinite::ignore and, without shard_gradients(), equal
+// gradients on all ranks. Cost: docs/guide/precision.md.
 //
 // If ranks have different parameters, as with tensor parallel layers, experts and pipelines, pass a
 // `group` of these ranks. They unscale and step the same number of optimizers, in the same order.

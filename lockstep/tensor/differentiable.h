@@ -20,9 +20,9 @@
 // gradient on all ranks or on none; without one, backward() does not communicate. Otherwise it
 // communicates in autograd's order, equal for equal graphs.
 // Options: Errors contain the label; the timeout applies to each collective; keep_alive is ignored.
-// Types, Thread safety, Blocking, Errors: as in collectives.h, also in backward(). bfloat16 is
-// summed in float32. Misuse for a nonexistent dim. Mismatch, where ranks communicate, for different
-// types, or sizes except along the dims of gathers and all_to_all.
+// Types, Thread safety, Blocking, Errors: as in collectives.h, also in backward(). bfloat16 and
+// float16 are summed as in buffer.h. Misuse for a nonexistent dim. Mismatch, where ranks
+// communicate, for different types, or sizes except along the dims of gathers and all_to_all.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once

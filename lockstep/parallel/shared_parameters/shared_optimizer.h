@@ -1,4 +1,4 @@
-// The optimizer for parameters that all ranks of a host share.
+// The optimizer for share_parameters, on one host, and for FullyShardedDataParallel.
 //
 //   lockstep::DistributedDataParallel ddp(net, world, {.share_parameters = true});
 //   lockstep::SharedOptimizer<lockstep::Adam> adam(ddp, net->parameters(),
@@ -9,7 +9,8 @@
 //
 // Thread safety: none.
 // Errors: as ShardedOptimizer's. misuse without share_parameters, and in step() after a shared
-// parameter was moved or written otherwise. mismatch if ranks' options differ. unsupported for LARS
+// parameter was moved or written outside edit_parameters(). mismatch in the constructor if ranks'
+// options differ. unsupported for LARS
 // and LAMB with DeterministicDataParallel: the order of summing squares depends on the number of
 // ranks. If a rank is lost in step(), weights may be partially updated
 // (DistributedDataParallel::has_partially_updated_parameters()).
