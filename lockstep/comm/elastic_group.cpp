@@ -361,7 +361,9 @@ std::optional<int> ElasticGroup::Implementation::await_invitation() {
       throw Error(Fault::peer_lost,
                   "no rank is left that has the state of the training: start the job again from "
                   "its latest checkpoint");
-    runtime_.sleep_for(pause_between_looks(newest ? newest->members.size() : 0));
+    // Shorter than the time in which an invitation must be answered.
+    runtime_.sleep_for(
+        std::min(pause_between_looks(newest ? newest->members.size() : 0), time_to_answer / 4));
   }
 }
 

@@ -298,8 +298,9 @@ void Survivors::await_invitation(int rank) {
       }
       find(rank, "finished", [this, rank](const Value&) {
         find(rank, "heartbeat", [this, rank](const Value&) {
-          simulation_.after(comm::pause_between_looks(decision_.members.size()),
-                            [this, rank] { await_invitation(rank); });
+          simulation_.after(
+              std::min(comm::pause_between_looks(decision_.members.size()), time_to_answer / 4),
+              [this, rank] { await_invitation(rank); });
         });
       });
     });
