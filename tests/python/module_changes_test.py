@@ -11,7 +11,6 @@ import re
 import subprocess
 import sys
 
-from pytorch_side import run_again_if_it_fails
 from torch_or_skip import torch
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
@@ -325,8 +324,7 @@ def main():
     assert {row for row, _ in table} == named == set(tested) | untested_here
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
                str(RANKS), __file__, "--rows"]
-    run_again_if_it_fails(
-        lambda _: subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"}))
+    subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"})
 
 
 if __name__ == "__main__":
