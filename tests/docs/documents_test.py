@@ -174,6 +174,11 @@ class Pictures(unittest.TestCase):
             picture = (ROOT / f"docs/images/{name}.svg").read_text()
             self.assertEqual(picture, results.plot_of(name), "run bench/results.py tables")
 
+    def test_a_page_that_ends_with_a_table_keeps_one(self):
+        page = results.page_of("<!-- results: prune -->\n\n")
+        self.assertEqual(page.count("| `./dev bench prune"), 1)
+        self.assertEqual(page, results.page_of(page))
+
     def test_complain_about_a_ratio_that_is_gone(self):
         with self.assertRaisesRegex(LookupError, "benchmarks.md"):
             speed.ratio_of(speed.BARS[0], "## Collectives on one host\n./dev bench collectives\n")
