@@ -87,14 +87,16 @@ class ElasticGroup::Implementation {
   std::optional<Decision> first_decision();
   std::optional<Decision> join();
   std::optional<int> await_invitation();
-  Decision next_decision();
+  std::optional<Decision> next_decision(bool leaves);
   void propose(const std::map<Seat, Vote>& votes);
   void invite(std::map<Seat, Vote>& votes, std::int64_t& arrivals);
   bool has_lost(const Seat& seat);
   void throw_if_lost(const Seat& seat);
+  [[noreturn]] void throw_without_state();
   ProcessGroup make_or_give_up(const InitOptions& init);
   bool is_absent(const Seat& seat);
-  bool would_end_others(const std::map<Seat, Vote>& votes);
+  std::chrono::milliseconds longest_wait() const;
+  bool may_propose(const std::map<Seat, Vote>& votes, std::chrono::milliseconds waited);
   bool is_first_of_living();
   void read_votes(int generation, const std::vector<Seat>& seats, std::map<Seat, Vote>& votes);
   void watch_arrivals();
@@ -193,6 +195,14 @@ void ElasticGroup::Implementation::read_votes(int generation, const std::vector<
 
 // --- Agreement -----------------------------------------------------------------------------------
 
+void ElasticGroup::Implementation::throw_without_state() {
+  if (entries_->is_finished())
+    throw Error(Fault::aborted, "the training ended before this process joined it");
+  throw Error(Fault::peer_lost,
+              "no rank is left that has the state of the training: start the job again from its "
+              "latest checkpoint");
+}
+
 ElasticGroup::Change ElasticGroup::Implementation::agree(const StepProgress& progress) {
   const bool is_new = decision_.generation < 0;
   const std::map<Seat, int> before = places_in(decision_.members);
@@ -202,16 +212,15 @@ ElasticGroup::Change ElasticGroup::Implementation::agree(const StepProgress& pro
   } else {
     const Vote vote = progress.has_state ? Vote{progress} : Vote{};
     entries_->vote(decision_.generation + 1, me_, vote);
-    next = is_new ? first_decision() : next_decision();
+    next = is_new ? first_decision() : next_decision(progress.leaves);
   }
-  if (!next) return {.has_left = true};  // Instead of joining.
+  if (!next) return {.has_left = true};
   Change change{.completed = next->completed};
   const auto place = comm::place_of(me_, next->members);
   if (!place) {
     stop_watching();
     entries_->withdraw(decision_.generation + 1, me_);
-    if (next->members.empty() && !progress.leaves)
-      throw Error(Fault::peer_lost, "no rank is left that has the state of the training");
+    if (next->members.empty() && !progress.leaves) throw_without_state();
     if (!progress.leaves)
       throw Error(Fault::aborted,
                   fmt::format("the other ranks continue without rank {} (process {} in its place), "
@@ -261,40 +270,53 @@ std::optional<Decision> ElasticGroup::Implementation::first_decision() {
   }
 }
 
-Decision ElasticGroup::Implementation::next_decision() {
+// Empty if this rank leaves without a decision.
+std::optional<Decision> ElasticGroup::Implementation::next_decision(bool leaves) {
   const int generation = decision_.generation + 1;
-  const Deadline deadline = runtime_.in(options_.patience);
+  const auto begin = runtime_.now();
   std::int64_t looks = 0;
   std::map<Seat, Vote> votes;
   while (true) {
-    const bool is_late = runtime_.now() > deadline;
-    const bool proposes = is_first_of_living() || is_late;
-    const auto pause = proposes ? short_pause : pause_between_looks(decision_.members.size());
-    if (auto found = entries_->find_decision(generation, pause)) return *found;
-    if (!proposes) continue;
+    const auto waited = std::chrono::floor<std::chrono::milliseconds>(runtime_.now() - begin);
+    const bool is_late = waited > options_.patience;
+    const bool is_first = is_first_of_living();
+    const auto pause =
+        is_first && !is_late ? short_pause : pause_between_looks(decision_.members.size());
+    if (auto found = entries_->find_decision(generation, pause)) return found;
+    if (!is_first && !is_late) continue;
     read_votes(generation, decision_.members, votes);
     entries_->beat(fmt::format("{} {}", text_of(me_), ++looks));
-    const bool all_are_here = std::ranges::all_of(decision_.members, [&](const Seat& seat) {
-      return votes.contains(seat) || is_absent(seat);
-    });
-    if (is_late || (all_are_here && !would_end_others(votes))) propose(votes);
+    if (may_propose(votes, waited)) {
+      propose(votes);
+    } else if (is_late && leaves) {
+      entries_->end(me_);
+      return std::nullopt;
+    }
   }
 }
 
-// Whether this rank leaves, and all others leave or seem lost. Those that live vote, and propose to
-// continue, before `patience` ends.
-bool ElasticGroup::Implementation::would_end_others(const std::map<Seat, Vote>& votes) {
-  const auto leaves = [&](const Seat& seat) {
+// A proposal ends the training unless a rank that has the state stays. While such a rank may vote,
+// others wait for longer.
+bool ElasticGroup::Implementation::may_propose(const std::map<Seat, Vote>& votes,
+                                               std::chrono::milliseconds waited) {
+  const auto may_stay = [&](const Seat& seat) {
     const auto vote = votes.find(seat);
-    return vote != votes.end() && vote->second.progress && vote->second.progress->leaves;
+    if (vote == votes.end()) return !entries_->has_ended(seat);
+    return vote->second.progress && !vote->second.progress->leaves;
   };
-  const auto remains = [&](const Seat& seat) {
-    return votes.contains(seat) && !leaves(seat) && !has_lost(seat);
+  const auto stays = [&](const Seat& seat) {
+    return votes.contains(seat) && !has_lost(seat) && may_stay(seat);
   };
-  return std::ranges::none_of(decision_.members, remains) &&
-         !std::ranges::all_of(decision_.members, [&](const Seat& seat) {
-           return leaves(seat) || entries_->has_ended(seat);
-         });
+  const auto is_awaited = [&](const Seat& seat) {
+    return !votes.contains(seat) && !has_lost(seat) && may_stay(seat);
+  };
+  const auto& members = decision_.members;
+  const bool is_late = waited > options_.patience;
+  const bool waits = std::ranges::any_of(members, is_awaited);
+  if (std::ranges::any_of(members, stays)) return is_late || !waits;
+  if (waits) return waited > longest_wait();
+  // A rank that has only lost its connection proposes, too, before `patience` ends.
+  return is_late || std::ranges::none_of(members, may_stay);
 }
 
 void ElasticGroup::Implementation::propose(const std::map<Seat, Vote>& votes) {
@@ -333,13 +355,17 @@ void ElasticGroup::Implementation::invite(std::map<Seat, Vote>& votes, std::int6
   }
 }
 
+// Ranks may wait for each other for this time: a stopped rank ends it.
+std::chrono::milliseconds ElasticGroup::Implementation::longest_wait() const {
+  return longer_by(longer_by(options_.patience, std::min(call_timeout_, default_timeout)),
+                   longest_silence);
+}
+
 // Returns the generation; empty if this process leaves instead.
 std::optional<int> ElasticGroup::Implementation::await_invitation() {
   std::int64_t number = entries_->arrive(me_);
   std::optional<std::string> heartbeat;
-  const auto limit = longer_by(
-      longer_by(options_.patience, std::min(call_timeout_, default_timeout)), longest_silence);
-  Deadline silent = runtime_.in(limit);
+  Deadline silent = runtime_.in(longest_wait());
   while (true) {
     if (runtime_.preemption_signalled()) {
       entries_->end(me_);
@@ -351,16 +377,12 @@ std::optional<int> ElasticGroup::Implementation::await_invitation() {
     const int invited = entries_->invitation(me_);
     if (invited > invited_in_) return invited_in_ = invited;
     if (newest && newest->arrivals >= number) number = entries_->arrive(me_);
-    if (entries_->is_finished())
-      throw Error(Fault::aborted, "the training ended before this process joined it");
+    if (entries_->is_finished()) throw_without_state();
     if (auto beat = entries_->heartbeat(); beat != heartbeat) {
       heartbeat = std::move(beat);
-      silent = runtime_.in(limit);
+      silent = runtime_.in(longest_wait());
     }
-    if (runtime_.now() > silent)
-      throw Error(Fault::peer_lost,
-                  "no rank is left that has the state of the training: start the job again from "
-                  "its latest checkpoint");
+    if (runtime_.now() > silent) throw_without_state();
     // Shorter than the time in which an invitation must be answered.
     runtime_.sleep_for(
         std::min(pause_between_looks(newest ? newest->members.size() : 0), time_to_answer / 4));

@@ -269,6 +269,49 @@ TEST(ElasticGroup, AProcessDoesNotWaitForAGroupThatHasEnded) {
   EXPECT_TRUE(all_succeeded(too_late.run(2)));
 }
 
+// Rank 2 has the state, and comes after `patience`.
+const Ranks waits_for_state("a rank without the state waits", [](const Rank& rank) {
+  ElasticOptions options = elastic_options(rank);
+  options.patience = 200ms;
+  ElasticGroup elastic(options);
+  start(elastic);
+  expect_whole(elastic.group(), 3);
+  if (rank.rank == 0) ::raise(SIGKILL);
+  EXPECT_EQ(wait_for_loss(elastic.group()), Fault::peer_lost);
+  if (rank.rank == 2) std::this_thread::sleep_for(1s);
+  const auto change = elastic.agree({.completed = 5, .prepared = 5, .has_state = rank.rank == 2});
+  EXPECT_EQ(change.former_ranks, (std::vector{2, -1}));
+  EXPECT_EQ(change.completed, 5);
+  EXPECT_EQ(change.joins, rank.rank == 1);
+});
+
+TEST(ElasticGroup, ARankWithoutTheStateDoesNotEndTheTrainingOfOthers) {
+  const auto exits = waits_for_state.run(3);
+  for (std::size_t rank : {1, 2}) EXPECT_EQ(exits[rank].code, 0) << exits[rank].output;
+}
+
+const Ranks leaves_first("a rank leaves before another one comes", [](const Rank& rank) {
+  ElasticOptions options = elastic_options(rank);
+  options.patience = 200ms;
+  ElasticGroup elastic(options);
+  start(elastic);
+  const auto left = rank.scratch / "left";
+  if (rank.rank == 0) {
+    EXPECT_TRUE(elastic.agree({.completed = 3, .prepared = 3, .leaves = true}).has_left);
+    std::ofstream(left).put('1');
+    return;
+  }
+  await_file(left);
+  const auto change = elastic.agree({.completed = 3, .prepared = 3});
+  EXPECT_EQ(change.former_ranks, std::vector{1});
+  elastic.form();
+  expect_whole(elastic.group(), 1);
+});
+
+TEST(ElasticGroup, ARankThatLeavesDoesNotEndTheTrainingOfOthers) {
+  EXPECT_TRUE(all_succeeded(leaves_first.run(2)));
+}
+
 // Only sleep_for() takes time.
 class SleptTime final : public ElasticRuntime {
  public:
