@@ -444,8 +444,8 @@ def line_of(cells):
 
 def page_of(text):
     """Returns the page with new tables after the marks."""
-    page = re.sub(r"(<!-- results: (.*) -->\n\n)(?:(?:\|.*\n)+\n*)?",
-                  lambda mark: mark[1] + table_of(mark[2].split()) + "\n", text)
+    page = re.sub(r"(<!-- results: (.*) -->\n)\n*(?:(?:\|.*\n)+\n*)?",
+                  lambda mark: f"{mark[1]}\n{table_of(mark[2].split())}\n", text)
     return page.rstrip("\n") + "\n"
 
 

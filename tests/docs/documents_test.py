@@ -175,7 +175,7 @@ class Pictures(unittest.TestCase):
             self.assertEqual(picture, results.plot_of(name), "run bench/results.py tables")
 
     def test_a_page_that_ends_with_a_table_keeps_one(self):
-        page = results.page_of("<!-- results: prune -->\n\n")
+        page = results.page_of("<!-- results: prune -->\n")
         self.assertEqual(page.count("| `./dev bench prune"), 1)
         self.assertEqual(page, results.page_of(page))
 
