@@ -100,4 +100,8 @@ std::chrono::milliseconds pause_between_looks(std::size_t members) {
   return std::chrono::milliseconds(std::clamp<std::size_t>(members / looks_per_ms, 20, 1000));
 }
 
+std::chrono::milliseconds pause_before_invitation(std::size_t members) {
+  return std::min(pause_between_looks(members), time_to_answer / 4);
+}
+
 }  // namespace lockstep::comm

@@ -55,6 +55,18 @@ Decision decide(const Decision& before, const std::map<Seat, Vote>& votes, std::
 // whose members would keep the store's thread busy; at most 1 s.
 std::chrono::milliseconds pause_between_looks(std::size_t members);
 
+// While ranks are expected within milliseconds.
+constexpr std::chrono::milliseconds short_pause{1};
+
+// Between two looks for arrivals.
+constexpr std::chrono::milliseconds long_pause{20};
+
+// For an invited process to answer.
+constexpr std::chrono::milliseconds time_to_answer{500};
+
+// Between two looks of a process for its invitation, which it must answer in time.
+std::chrono::milliseconds pause_before_invitation(std::size_t members);
+
 std::optional<int> place_of(const Seat& seat, const std::vector<Seat>& members);
 
 }  // namespace lockstep::comm

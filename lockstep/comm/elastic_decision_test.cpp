@@ -98,6 +98,8 @@ TEST(PauseBetweenLooks, GrowsWithTheGroupUpToASecond) {
   EXPECT_EQ(pause_between_looks(100), milliseconds(20));
   EXPECT_EQ(pause_between_looks(1000), milliseconds(200));
   EXPECT_EQ(pause_between_looks(100'000), milliseconds(1000));
+  EXPECT_EQ(pause_before_invitation(2), milliseconds(20));
+  EXPECT_LT(pause_before_invitation(100'000), time_to_answer / 2);
 }
 
 }  // namespace

@@ -27,17 +27,12 @@ namespace {
 
 using namespace std::chrono_literals;
 using comm::Decision;
+using comm::long_pause;
 using comm::pause_between_looks;
 using comm::Seat;
+using comm::short_pause;
+using comm::time_to_answer;
 using comm::Vote;
-
-// Between two looks at the store, while ranks are expected within milliseconds.
-constexpr std::chrono::milliseconds short_pause = 1ms;
-// The same for arrivals.
-constexpr std::chrono::milliseconds long_pause = 20ms;
-
-// For an invited process to answer.
-constexpr std::chrono::milliseconds time_to_answer = 500ms;
 
 // For ranks that have agreed to make their group; doubles with each failure.
 constexpr std::chrono::milliseconds time_to_form = 5s;
@@ -383,9 +378,7 @@ std::optional<int> ElasticGroup::Implementation::await_invitation() {
       silent = runtime_.in(longest_wait());
     }
     if (runtime_.now() > silent) throw_without_state();
-    // Shorter than the time in which an invitation must be answered.
-    runtime_.sleep_for(
-        std::min(pause_between_looks(newest ? newest->members.size() : 0), time_to_answer / 4));
+    runtime_.sleep_for(comm::pause_before_invitation(newest ? newest->members.size() : 0));
   }
 }
 

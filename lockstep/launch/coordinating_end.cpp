@@ -19,11 +19,6 @@
 namespace lockstep::launch {
 namespace {
 
-// With more hosts, their states are compared and sent ten times a second only. Messages for each
-// arrival would grow with the square of the hosts.
-constexpr std::size_t few_hosts = 64;
-constexpr std::chrono::milliseconds pause_of_states{100};
-
 // A user may give two jobs on one host the same id.
 std::string unique_id(const std::string& id) {
   return id.empty() ? random_job_id() : fmt::format("{}.{}", id, random_job_id());
@@ -297,7 +292,7 @@ void CoordinatingEnd::open_store(const Round& round) {
 void CoordinatingEnd::tell_states(Clock::time_point now) {
   states_wait_ = now < next_states_;
   if (states_wait_) return;
-  if (members_.size() > few_hosts) next_states_ = now + pause_of_states;
+  next_states_ = now + pause_between_states(members_.size());
   const int hosts = coordinator_.taking_part();
   for (auto& [id, member] : members_) {
     if (!member.joined || member.dismissed || coordinator_.state(id, hosts) == member.state)

@@ -36,6 +36,10 @@ std::string cause_of_stop(int exit_code) {
 
 }  // namespace
 
+std::chrono::milliseconds pause_between_states(std::size_t hosts) {
+  return std::chrono::milliseconds(hosts > 64 ? 100 : 0);
+}
+
 Coordinator::Coordinator(const Rules& rules, Time now)
     : rules_(rules), backoff_(rules.max_restart_delay), gathering_since_(now), last_arrival_(now) {}
 

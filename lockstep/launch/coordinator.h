@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstddef>
 #include <map>
 #include <optional>
 #include <string>
@@ -37,6 +38,10 @@ class RestartBackoff {
   const std::chrono::milliseconds longest_;
   std::chrono::milliseconds next_ = none;
 };
+
+// Between two times at which the hosts get their states. Messages for each arrival would grow with
+// the square of the hosts: with more than 64, ten times a second.
+std::chrono::milliseconds pause_between_states(std::size_t hosts);
 
 class Coordinator {
  public:

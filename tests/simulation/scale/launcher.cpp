@@ -15,10 +15,6 @@ using launch::AgentFrame;
 using launch::AgentLink;
 using launch::Coordinator;
 
-// As in launch/coordinating_end.cpp.
-constexpr std::size_t few_hosts = 64;
-constexpr std::chrono::milliseconds pause_of_states{100};
-
 std::string name_of_host(int host) { return fmt::format("node{:05}", host); }
 
 Coordinator::Rules rules_of(int hosts, int least) {
@@ -170,7 +166,7 @@ void LauncherHosts::obey_here(const Order& order) {
 void LauncherHosts::send_states() {
   states_wait_ = begin_of_turn() < next_states_;
   if (states_wait_) return;
-  if (members_.size() > few_hosts) next_states_ = begin_of_turn() + pause_of_states;
+  next_states_ = begin_of_turn() + launch::pause_between_states(members_.size());
   const int hosts = coordinator_.taking_part();
   charge(costs().count_host * static_cast<double>(members_.size()));
   std::string latest;

@@ -13,13 +13,11 @@ namespace {
 using Ask = job::StoreRequest::Kind;
 using Kind = job::StoreReply::Kind;
 using comm::Decision;
+using comm::long_pause;
+using comm::short_pause;
+using comm::time_to_answer;
 using comm::Vote;
 using std::chrono::milliseconds;
-
-// As in comm/elastic_group.cpp.
-constexpr milliseconds short_pause{1};
-constexpr milliseconds long_pause{20};  // For arrivals.
-constexpr milliseconds time_to_answer{500};
 
 // As in comm/elastic_entries.cpp.
 constexpr const char* newest_key = "newest";
@@ -298,9 +296,8 @@ void Survivors::await_invitation(int rank) {
       }
       find(rank, "finished", [this, rank](const Value&) {
         find(rank, "heartbeat", [this, rank](const Value&) {
-          simulation_.after(
-              std::min(comm::pause_between_looks(decision_.members.size()), time_to_answer / 4),
-              [this, rank] { await_invitation(rank); });
+          simulation_.after(comm::pause_before_invitation(decision_.members.size()),
+                            [this, rank] { await_invitation(rank); });
         });
       });
     });
