@@ -83,6 +83,9 @@ def with_libtorch(system, packages, args):
     expect(remedy, system.run("lockstep", "doctor", "-n", "2", fails=True))
 
     system.show(args.torch.parents[2], "opt/libtorch")
+    cuda = args.torch.parents[3] / "nvidia"
+    if cuda.exists():  # Libraries that PyPI's build for CUDA expects beside its folder.
+        system.show(cuda, "opt/nvidia")
     system.run("lockstep", "doctor", "-n", "2")
     system.run("lockstep", "run", "-n", "2", "/tmp/saves", "/tmp/sum.safetensors")
     expect("float32 [3]", system.run(*show))
