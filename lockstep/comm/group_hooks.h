@@ -39,8 +39,8 @@ LOCKSTEP_API std::chrono::milliseconds timeout_of(const ProcessGroup& group);
 LOCKSTEP_API void note_failed_call();
 LOCKSTEP_API void note_call(const ProcessGroup& group);
 
-// Call it when this process ends without leaving `group`. If another rank caused this exit, reports
-// that rank to other hosts, once for all groups of the world.
+// Call it when this process ends without leaving `group`. Reports the rank that caused this exit,
+// or this process's exception, to other hosts, once for all groups of the world.
 LOCKSTEP_API void report_cause_of_exit(const ProcessGroup& group);
 
 // Collective. The host of each rank of `group`, numbered in the order of their first ranks.

@@ -236,6 +236,8 @@ bool Membership::end_calls() {
   if (process_fails && !calls_->is_idle()) group_.abort(text_of_failure);
   calls_->end();
   if (gives_memory_) RegisteredAllocator::instance().close();
+  // A traceback may keep the group until the process has ended.
+  if (process_fails) end_without_leaving(group_);
   return !process_fails;
 }
 

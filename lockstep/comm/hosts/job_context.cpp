@@ -59,7 +59,8 @@ void JobContext::abandon() {
 void JobContext::report_exit() {
   if (!hosts_) return;
   const Failure failure = reason_for_leaving();
-  if (failure.rank != session_->rank()) hosts_->connections->tell_failure(failure);
+  const bool is_explained = failure.rank != session_->rank() || !failure.what.empty();
+  if (is_explained) hosts_->connections->tell_failure(failure);
 }
 
 // The job's failure, the group's break, or how this rank left.
