@@ -759,10 +759,6 @@ def run(names, options):
         print(f"{name}: {time.monotonic() - begun:.1f} s", flush=True)
 
 
-# On a busy host, a rank may see the second loss first: docs/status.md.
-ALONE = ["test_other_hosts_name_who_left_first"]
-
-
 def run_beside_each_other(names, options):
     """Most of the time is spent waiting for processes and timeouts."""
     command = [sys.executable, __file__, "--lockstep", options.lockstep,
@@ -786,9 +782,9 @@ def main():
     names = options.names or [name for name in globals() if name.startswith("test_")]
     before = left_behind()
     if options.jobs > 1:
-        run_beside_each_other([name for name in names if name not in ALONE], options)
-        names = [name for name in names if name in ALONE]
-    run(names, options)
+        run_beside_each_other(names, options)
+    else:
+        run(names, options)
     left = set(left_behind()) - set(before)
     assert options.is_part or not left, f"left in /dev/shm: {left}"
 
