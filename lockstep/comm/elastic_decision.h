@@ -1,4 +1,5 @@
-// The entries in the store by which an elastic group changes. Does no I/O.
+// The entries in the store by which an elastic group changes, and pauses between looks at them.
+// Does no I/O.
 
 // SPDX-License-Identifier: Apache-2.0
 #pragma once
@@ -64,7 +65,7 @@ constexpr std::chrono::milliseconds long_pause{20};
 // For an invited process to answer.
 constexpr std::chrono::milliseconds time_to_answer{500};
 
-// Between two looks of a process for its invitation, which it must answer in time.
+// Between two looks of a process for its invitation: shorter than `time_to_answer`.
 std::chrono::milliseconds pause_before_invitation(std::size_t members);
 
 std::optional<int> place_of(const Seat& seat, const std::vector<Seat>& members);

@@ -47,6 +47,7 @@ class ElasticEntries {
 
   void vote(int generation, const Seat& seat, const Vote& vote);
   std::optional<Vote> find_vote(int generation, const Seat& seat);
+  void erase_vote(int generation, const Seat& seat);
 
   // Call it when the process is no member of `generation`: erases its vote and, for the generation
   // before, its keys and give_up().
@@ -92,7 +93,6 @@ class ElasticEntries {
 
  private:
   std::vector<Decision> known_until(const Decision& current);
-  void erase_vote(int generation, const Seat& seat);
   void erase_keys(int generation, const Seat& seat);
   std::vector<Seat> erase_arrivals(std::int64_t after, std::int64_t last);
 

@@ -41,9 +41,8 @@ constexpr std::chrono::milliseconds time_to_form = 5s;
 // limit, the requests of n ranks grow with n * n.
 constexpr std::size_t most_questions = 16;
 
-// Added to `patience` and the timeout of a call, in which ranks may wait for a stopped rank 0.
-// Without a sign of life from the group, a process stops waiting to join.
-constexpr std::chrono::seconds longest_silence{60};
+// Added to the times for which living ranks may wait for each other.
+constexpr std::chrono::seconds margin_of_wait{60};
 
 std::map<Seat, int> places_in(const std::vector<Seat>& members) {
   std::map<Seat, int> places;
@@ -82,7 +81,7 @@ class ElasticGroup::Implementation {
   std::optional<Decision> first_decision();
   std::optional<Decision> join();
   std::optional<int> await_invitation();
-  std::optional<Decision> next_decision(bool leaves);
+  std::optional<Decision> next_decision(const StepProgress& progress);
   void propose(const std::map<Seat, Vote>& votes);
   void invite(std::map<Seat, Vote>& votes, std::int64_t& arrivals);
   bool has_lost(const Seat& seat);
@@ -91,7 +90,8 @@ class ElasticGroup::Implementation {
   ProcessGroup make_or_give_up(const InitOptions& init);
   bool is_absent(const Seat& seat);
   std::chrono::milliseconds longest_wait() const;
-  bool may_propose(const std::map<Seat, Vote>& votes, std::chrono::milliseconds waited);
+  bool may_propose(const std::map<Seat, Vote>& votes, std::chrono::milliseconds waited,
+                   bool leaves);
   bool is_first_of_living();
   void read_votes(int generation, const std::vector<Seat>& seats, std::map<Seat, Vote>& votes);
   void watch_arrivals();
@@ -207,7 +207,7 @@ ElasticGroup::Change ElasticGroup::Implementation::agree(const StepProgress& pro
   } else {
     const Vote vote = progress.has_state ? Vote{progress} : Vote{};
     entries_->vote(decision_.generation + 1, me_, vote);
-    next = is_new ? first_decision() : next_decision(progress.leaves);
+    next = is_new ? first_decision() : next_decision(progress);
   }
   if (!next) return {.has_left = true};
   Change change{.completed = next->completed};
@@ -215,7 +215,14 @@ ElasticGroup::Change ElasticGroup::Implementation::agree(const StepProgress& pro
   if (!place) {
     stop_watching();
     entries_->withdraw(decision_.generation + 1, me_);
-    if (next->members.empty() && !progress.leaves) throw_without_state();
+    if (next->members.empty() && !progress.leaves) {
+      if (!progress.has_state) throw_without_state();
+      throw Error(
+          Fault::peer_lost,
+          fmt::format("the training ended without rank {}, which did not come in time: start "
+                      "the job again from its latest checkpoint",
+                      who_.rank));
+    }
     if (!progress.leaves)
       throw Error(Fault::aborted,
                   fmt::format("the other ranks continue without rank {} (process {} in its place), "
@@ -266,12 +273,13 @@ std::optional<Decision> ElasticGroup::Implementation::first_decision() {
 }
 
 // Empty if this rank leaves without a decision.
-std::optional<Decision> ElasticGroup::Implementation::next_decision(bool leaves) {
+std::optional<Decision> ElasticGroup::Implementation::next_decision(const StepProgress& progress) {
   const int generation = decision_.generation + 1;
   const auto begin = runtime_.now();
   std::int64_t looks = 0;
   std::map<Seat, Vote> votes;
   while (true) {
+    // In ms: in ns, a long `patience` would overflow.
     const auto waited = std::chrono::floor<std::chrono::milliseconds>(runtime_.now() - begin);
     const bool is_late = waited > options_.patience;
     const bool is_first = is_first_of_living();
@@ -281,19 +289,22 @@ std::optional<Decision> ElasticGroup::Implementation::next_decision(bool leaves)
     if (!is_first && !is_late) continue;
     read_votes(generation, decision_.members, votes);
     entries_->beat(fmt::format("{} {}", text_of(me_), ++looks));
-    if (may_propose(votes, waited)) {
+    if (may_propose(votes, waited, progress.leaves)) {
       propose(votes);
-    } else if (is_late && leaves) {
+    } else if (is_late && progress.leaves) {
+      stop_watching();
       entries_->end(me_);
+      // A voter without the state would become a member. The steps of one with it count.
+      if (!progress.has_state) entries_->erase_vote(generation, me_);
       return std::nullopt;
     }
   }
 }
 
-// A proposal ends the training unless a rank that has the state stays. While such a rank may vote,
-// others wait for longer.
+// A decision without a rank that has the state ends the training. While such a rank may still vote,
+// others wait for longest_wait(), or leave without a decision.
 bool ElasticGroup::Implementation::may_propose(const std::map<Seat, Vote>& votes,
-                                               std::chrono::milliseconds waited) {
+                                               std::chrono::milliseconds waited, bool leaves) {
   const auto may_stay = [&](const Seat& seat) {
     const auto vote = votes.find(seat);
     if (vote == votes.end()) return !entries_->has_ended(seat);
@@ -307,11 +318,11 @@ bool ElasticGroup::Implementation::may_propose(const std::map<Seat, Vote>& votes
   };
   const auto& members = decision_.members;
   const bool is_late = waited > options_.patience;
-  const bool waits = std::ranges::any_of(members, is_awaited);
-  if (std::ranges::any_of(members, stays)) return is_late || !waits;
-  if (waits) return waited > longest_wait();
-  // A rank that has only lost its connection proposes, too, before `patience` ends.
-  return is_late || std::ranges::none_of(members, may_stay);
+  const auto waits = [&] { return std::ranges::any_of(members, is_awaited); };
+  if (std::ranges::any_of(members, stays)) return is_late || !waits();
+  if (waits()) return waited > longest_wait();
+  // A rank that lives, and has only lost its connection, proposes before `patience` ends.
+  return (is_late && !leaves) || std::ranges::none_of(members, may_stay);
 }
 
 void ElasticGroup::Implementation::propose(const std::map<Seat, Vote>& votes) {
@@ -350,10 +361,11 @@ void ElasticGroup::Implementation::invite(std::map<Seat, Vote>& votes, std::int6
   }
 }
 
-// Ranks may wait for each other for this time: a stopped rank ends it.
+// Then a process without the state ends. Living ranks may wait for a stopped one, such as rank
+// 0: in a call until its timeout, then for `patience`.
 std::chrono::milliseconds ElasticGroup::Implementation::longest_wait() const {
   return longer_by(longer_by(options_.patience, std::min(call_timeout_, default_timeout)),
-                   longest_silence);
+                   margin_of_wait);
 }
 
 // Returns the generation; empty if this process leaves instead.

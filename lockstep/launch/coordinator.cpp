@@ -37,7 +37,8 @@ std::string cause_of_stop(int exit_code) {
 }  // namespace
 
 std::chrono::milliseconds pause_between_states(std::size_t hosts) {
-  return std::chrono::milliseconds(hosts > 64 ? 100 : 0);
+  constexpr std::size_t few_hosts = 64;
+  return std::chrono::milliseconds(hosts > few_hosts ? 100 : 0);
 }
 
 Coordinator::Coordinator(const Rules& rules, Time now)

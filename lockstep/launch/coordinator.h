@@ -39,8 +39,8 @@ class RestartBackoff {
   std::chrono::milliseconds next_ = none;
 };
 
-// Between two times at which the hosts get their states. Messages for each arrival would grow with
-// the square of the hosts: with more than 64, ten times a second.
+// Between two times at which the hosts get their states: none for few hosts. A message to each host
+// for each arrival would grow with the square of the hosts.
 std::chrono::milliseconds pause_between_states(std::size_t hosts);
 
 class Coordinator {

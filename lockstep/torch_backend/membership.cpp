@@ -233,12 +233,13 @@ void Membership::abort(std::string_view reason) {
 bool Membership::end_calls() {
   if (left_.exchange(true)) return false;
   // Ends a running call. Otherwise, other ranks report this process after its exit.
-  if (process_fails && !calls_->is_idle()) group_.abort(text_of_failure);
+  const bool fails = process_fails;
+  if (fails && !calls_->is_idle()) group_.abort(text_of_failure);
   calls_->end();
   if (gives_memory_) RegisteredAllocator::instance().close();
   // A traceback may keep the group until the process has ended.
-  if (process_fails) end_without_leaving(group_);
-  return !process_fails;
+  if (fails) end_without_leaving(group_);
+  return !fails;
 }
 
 void Membership::leave() {
