@@ -310,17 +310,15 @@ bool ElasticGroup::Implementation::may_propose(const std::map<Seat, Vote>& votes
     if (vote == votes.end()) return !entries_->has_ended(seat);
     return vote->second.progress && !vote->second.progress->leaves;
   };
-  const auto stays = [&](const Seat& seat) {
-    return votes.contains(seat) && !has_lost(seat) && may_stay(seat);
-  };
-  const auto is_awaited = [&](const Seat& seat) {
-    return !votes.contains(seat) && !has_lost(seat) && may_stay(seat);
-  };
   const auto& members = decision_.members;
+  const auto one_lives = [&](bool has_voted) {
+    return std::ranges::any_of(members, [&](const Seat& seat) {
+      return votes.contains(seat) == has_voted && !has_lost(seat) && may_stay(seat);
+    });
+  };
   const bool is_late = waited > options_.patience;
-  const auto waits = [&] { return std::ranges::any_of(members, is_awaited); };
-  if (std::ranges::any_of(members, stays)) return is_late || !waits();
-  if (waits()) return waited > longest_wait();
+  if (one_lives(/*has_voted=*/true)) return is_late || !one_lives(/*has_voted=*/false);
+  if (one_lives(/*has_voted=*/false)) return waited > longest_wait();
   // A rank that lives, and has only lost its connection, proposes before `patience` ends.
   return (is_late && !leaves) || std::ranges::none_of(members, may_stay);
 }

@@ -33,6 +33,12 @@ using test::fault_of;
 using test::Rank;
 using test::Ranks;
 
+ElasticOptions with_patience(std::chrono::milliseconds patience, const Rank& rank) {
+  ElasticOptions options = elastic_options(rank);
+  options.patience = patience;
+  return options;
+}
+
 float count_ranks(const ProcessGroup& group) {
   float one = 1;
   group.all_reduce({.data = &one, .count = 1});
@@ -143,9 +149,7 @@ const Ranks too_few("too few ranks are left", [](const Rank& rank) {
 TEST(ElasticGroup, EndsWithTooFewRanks) { EXPECT_EQ(too_few.run(2)[0].code, 0); }
 
 const Ranks left_out("a stopped rank is left out", [](const Rank& rank) {
-  ElasticOptions options = elastic_options(rank);
-  options.patience = 2s;
-  ElasticGroup elastic(options);
+  ElasticGroup elastic(with_patience(2s, rank));
   start(elastic);
   expect_whole(elastic.group(), 3);
   const auto continued = rank.scratch / "continued";
@@ -271,9 +275,7 @@ TEST(ElasticGroup, AProcessDoesNotWaitForAGroupThatHasEnded) {
 
 // Rank 2 has the state, and comes after `patience`.
 const Ranks waits_for_state("a rank without the state waits", [](const Rank& rank) {
-  ElasticOptions options = elastic_options(rank);
-  options.patience = 200ms;
-  ElasticGroup elastic(options);
+  ElasticGroup elastic(with_patience(200ms, rank));
   start(elastic);
   expect_whole(elastic.group(), 3);
   if (rank.rank == 0) ::raise(SIGKILL);
@@ -290,26 +292,27 @@ TEST(ElasticGroup, ARankWithoutTheStateDoesNotEndTheTrainingOfOthers) {
   for (std::size_t rank : {1, 2}) EXPECT_EQ(exits[rank].code, 0) << exits[rank].output;
 }
 
-const Ranks leaves_first("a rank leaves before another one comes", [](const Rank& rank) {
-  ElasticOptions options = elastic_options(rank);
-  options.patience = 200ms;
-  ElasticGroup elastic(options);
+// Rank 1 has no state: its vote is that of a process that joins.
+const Ranks leave_first("ranks leave before another one comes", [](const Rank& rank) {
+  ElasticGroup elastic(with_patience(200ms, rank));
   start(elastic);
-  const auto left = rank.scratch / "left";
-  if (rank.rank == 0) {
-    EXPECT_TRUE(elastic.agree({.completed = 3, .prepared = 3, .leaves = true}).has_left);
-    std::ofstream(left).put('1');
+  const auto left_by = [&](int which) { return rank.scratch / ("left." + std::to_string(which)); };
+  if (rank.rank < 2) {
+    const StepProgress progress{
+        .completed = 3, .prepared = 3, .leaves = true, .has_state = rank.rank == 0};
+    EXPECT_TRUE(elastic.agree(progress).has_left);
+    std::ofstream(left_by(rank.rank)).put('1');
     return;
   }
-  await_file(left);
+  for (int which : {0, 1}) await_file(left_by(which));
   const auto change = elastic.agree({.completed = 3, .prepared = 3});
-  EXPECT_EQ(change.former_ranks, std::vector{1});
+  EXPECT_EQ(change.former_ranks, std::vector{2});
   elastic.form();
   expect_whole(elastic.group(), 1);
 });
 
 TEST(ElasticGroup, ARankThatLeavesDoesNotEndTheTrainingOfOthers) {
-  EXPECT_TRUE(all_succeeded(leaves_first.run(2)));
+  EXPECT_TRUE(all_succeeded(leave_first.run(3)));
 }
 
 // Only sleep_for() takes time.

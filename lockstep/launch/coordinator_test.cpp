@@ -101,6 +101,11 @@ class Job {
   Failure failure_;
 };
 
+TEST(PauseBetweenStates, IsForManyHosts) {
+  EXPECT_EQ(pause_between_states(64), milliseconds(0));
+  EXPECT_EQ(pause_between_states(65), milliseconds(100));
+}
+
 TEST(Coordinator, OneHostStartsAtOnce) {
   Job job(1, 1);
   (*job).tick(Clock::time_point() + seconds(1000));

@@ -16,6 +16,7 @@ ending_program.py go-on CODE                               rank 0 goes on after 
 With --caught, a rank that gets an exception ends with code 5. Each rank writes its result into
 error.RANK of FOLDER."""
 
+import ctypes
 import os
 import pathlib
 import signal
@@ -67,6 +68,11 @@ def swap_with(peer):
     for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, torch.ones(1000), peer),
                                         dist.P2POp(dist.irecv, torch.ones(1000), peer)]):
         work.wait()
+
+
+def keep_group():
+    """Python does not destroy the group, as after an exception whose traceback keeps it."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(dist.group.WORLD))
 
 
 def chain():
@@ -198,6 +204,8 @@ def act(what, *how):
         return die_while_waiting()
     dist.init_process_group("lockstep", timeout=timedelta(seconds=60))
     dist.barrier()
+    if what == "chain":
+        keep_group()
     acts = {"go-on": go_on, "between": end_between, "rest": go_on_with_rest}
     if what in acts:
         return acts[what](*how)

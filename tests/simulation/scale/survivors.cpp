@@ -120,8 +120,9 @@ void Survivors::look(int rank) {
 // As ElasticEntries::find_decision().
 void Survivors::await_decision(int rank, bool may_propose) {
   const int generation = decision_.generation + 1;
+  const bool is_soon = rank == first_ && simulation_.now() <= late_at_;
   store_.wait(rank, key_in_store(decision_key(generation)),
-              may_propose ? short_pause : comm::pause_between_looks(decision_.members.size()),
+              is_soon ? short_pause : comm::pause_between_looks(decision_.members.size()),
               [this, rank, may_propose](const Value& found) {
                 if (found) return finish(rank, found);
                 find(rank, newest_key, [this, rank, may_propose](const Value& newest) {
